@@ -106,8 +106,6 @@ class WriteCacheService:
         """Where the committed object has copies that are whole."""
         return self._copies.whole
 
-    # --- writing -----------------------------------------------------------------------------
-
     def write(
         self, data: Any, crc: int | None = None, *, at: int | None = None, frozen: bool = False
     ) -> Record:
@@ -237,8 +235,6 @@ class WriteCacheService:
         self._join()
         return size
 
-    # --- reading and the end -----------------------------------------------------------------
-
     def read(self, record: Record) -> bytes | None:
         """Return a verified copy of a record, from a buffer or from the channel.
 
@@ -306,8 +302,7 @@ class WriteCacheService:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- buffers, with the lock held ---------------------------------------------------------
-
+    # The lock is held from here on.
     def _open_for(self, record: Record) -> Buffer:
         """Return an empty buffer for a record; the full one before it is written first."""
         if self._push_full():
@@ -406,8 +401,7 @@ class WriteCacheService:
         # A producer may still lay a record into the memory of a buffer.
         self._pool.give(buffer, keep_memory=buffer is not self._filling)
 
-    # --- writing to the channel, without the lock ----------------------------------------------
-
+    # The lock is not held from here on.
     def _write_next(self) -> None:
         """Write the oldest buffer of the queue in this thread, if the channel can take it now."""
         with self._changed:

@@ -31,8 +31,6 @@ _PLAIN = frozenset((type(None), bool, int, str))  # types of bounds that JSON ha
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _ERRORS = (KeyError, TypeError, ValueError, InvalidOperation, binascii.Error)
 
-# --- JSON -----------------------------------------------------------------------------------------
-
 
 def encode_piece(piece: Piece) -> dict[str, list[Any]]:
     """Return statistics as JSON values: ``{label: [min, max, nulls]}``."""
@@ -159,8 +157,6 @@ _KINDS: Mapping[str, _Kind] = {  # On disk, by the kind of a label. Never change
     "bool": _Kind(pa.bool_(), _boolean),
     "decimal": _Kind(pa.string(), _decimal),
 }
-
-# --- many pieces ----------------------------------------------------------------------------------
 
 
 class Column(NamedTuple):
@@ -351,9 +347,6 @@ def _as_column(label: str, bounds: Iterable[Bounds | None]) -> Column:
     if label.startswith("decimal:"):
         lows, highs = (tuple(map(encode_bound, side)) for side in (lows, highs))
     return Column(pa.array(lows, stored), pa.array(highs, stored), pa.array(nulls, pa.int64()))
-
-
-# --- Arrow ----------------------------------------------------------------------------------------
 
 
 def concat(parts: Sequence[Stats]) -> Stats:

@@ -127,8 +127,6 @@ class MetadataLog(Generic[T]):
         """Return the log of the same kind in another storage."""
         return MetadataLog(storage, self.folder, self._codec, clock=self._clock)
 
-    # --- writing -----------------------------------------------------------------------------
-
     def add(self, number: int, batch: T) -> bool:
         """Put a batch if its number is free; True when the log holds it. See `add_or_read`."""
         return self.add_or_read(number, batch) is None
@@ -275,8 +273,6 @@ class MetadataLog(Generic[T]):
     def put_hint(self, hint: names.Hint) -> None:
         """Record where the newest batch is, and fail if that fails."""
         self.storage.note(self.hint_path, names.build_hint(hint))
-
-    # --- reading -----------------------------------------------------------------------------
 
     def path(self, number: int) -> str:
         """Return the file of a batch."""

@@ -134,8 +134,6 @@ class StreamLog:
         with other._locks.state:
             self._base, self._seen = other._base, other._seen
 
-    # --- the newest root ---------------------------------------------------------------------
-
     def open(self) -> Root:
         """Find the newest root in three requests: the hint, the names from it on, and the root.
 
@@ -215,8 +213,6 @@ class StreamLog:
                 url=self.storage.url,
                 version=root.version,
             )
-
-    # --- commits -----------------------------------------------------------------------------
 
     def create(self, first: Root, at: int | None = None) -> Root | None:
         """Put the first commit of a stream and return it; None when there already is a stream.
@@ -374,8 +370,6 @@ class StreamLog:
         """Record where the newest root is; only a hint, so a failure changes nothing."""
         self.files.write_hint(hint_of(root))
 
-    # --- one attempt -------------------------------------------------------------------------
-
     def _begin(self, attempt: int) -> tuple[Base, Slot]:
         """Return a base that may be committed on, and the place of a commit on it."""
         for _ in range(REOPEN_ATTEMPTS):
@@ -513,8 +507,6 @@ class StreamLog:
         if base is not None and stands(self.files, base):
             self.write_hint(base.root)
 
-    # --- the base ----------------------------------------------------------------------------
-
     @property
     def _locks(self) -> _Locks:
         if self._own_locks.pid != os.getpid():
@@ -566,8 +558,6 @@ class StreamLog:
         with self._locks.state:
             if self._base is not None:
                 self._base = replace(self._base, confirmed_s=float("-inf"))
-
-    # --- searches ----------------------------------------------------------------------------
 
     def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
         """Find the newest root; `find` starts from a base confirmed at `known_s`, or from none."""

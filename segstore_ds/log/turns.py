@@ -179,8 +179,6 @@ class Turns:
         self._seen, self._seen_s = root.version, now_s
         self._digits = root.transaction[:WRITER_DIGITS]
 
-    # --- inside ------------------------------------------------------------------------------
-
     @property
     def _trip_s(self) -> float:
         return min(max(self._put_s, LEAST_S), MOST_S)

@@ -130,8 +130,7 @@ class Watch:
         for url in urls:
             self._find(url)
 
-    # --- telling: no request, no waiting for one ---------------------------------------------
-
+    # Telling sends no request, and waits for none.
     def started(self, query_id: str, name: str | None) -> None:
         """Note that a query runs."""
         with self._telling:
@@ -155,8 +154,6 @@ class Watch:
         found = self._queries.setdefault(query_id, Query(name or query_id))
         found.label = name or found.label
         return found
-
-    # --- asking ------------------------------------------------------------------------------
 
     def samples(self) -> list[Sample]:
         """Return all samples; streams are measured again if the last time is long enough ago."""

@@ -161,9 +161,6 @@ def _damaged(context: StreamContext) -> set[str]:
     return paths | {files.path(number) for gap in gaps for number in gap}
 
 
-# --- inline frames -------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class FrameRepair:
     """Restores the inline frames of `root`, and of the versions before it; safe to repeat."""

@@ -174,8 +174,6 @@ class Salvager:
                 yield start, end, f"{path}[{frame.start}:{frame.end}]", found
             start = end
 
-    # --- other versions ------------------------------------------------------------------------
-
     @cached_property
     def _other_copies(self) -> list[tuple[int, int, int, bool]]:
         """Kept versions: each version, a range of events, and whether it has other copies of them.

@@ -100,8 +100,6 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         self._ending.set()
         super().shutdown()
 
-    # --- what there is ---------------------------------------------------------------------------
-
     @_as_flight()
     def list_flights(
         self, _context: flight.ServerCallContext, _criteria: bytes
@@ -142,8 +140,6 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
             raise NotFoundError("no such action", remedy="there is 'info'", action=action.type)
         found = self._find(action.body.to_pybytes().decode(errors="replace")).refresh().info()
         return [flight.Result(json.dumps(found, default=str).encode())]
-
-    # --- events ----------------------------------------------------------------------------------
 
     @_as_flight()
     def do_get(
@@ -249,8 +245,6 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
                     self._ending.wait(POLL_S)
 
         return schema, batches()
-
-    # --- plans -----------------------------------------------------------------------------------
 
     def _find(self, name: str) -> Stream:
         try:

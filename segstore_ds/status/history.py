@@ -64,8 +64,6 @@ class History(RowsTable[pa.RecordBatch]):
     def __init__(self, storage: Storage) -> None:
         super().__init__(ObjectStore(storage))
 
-    # --- reading -----------------------------------------------------------------------------
-
     def part(self, ref: PartRef) -> pa.RecordBatch:
         """Return the rows of a part."""
         batch = super().part(ref)
@@ -164,12 +162,7 @@ class History(RowsTable[pa.RecordBatch]):
         return base
 
     def commit_times(self, root: Root, start: int, end: int) -> tuple[Ints, Ints]:
-        """Return when the events ``[start, end)`` were committed.
-
-        Returns:
-            The offsets at which the commits' events end, ascending, and those commits' times. The
-            events of the range before the first such offset belong to the first commit.
-        """
+        """Return where the events ``[start, end)`` of each commit end, ascending, and its time."""
         tails, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for batch in self._batches_from(root, start) if start < end else ():
             ends, rows = column_values(batch, "tail"), column_values(batch, "rows")
@@ -192,8 +185,6 @@ class History(RowsTable[pa.RecordBatch]):
             yield from map(self.part, refs[first:])
         if inline:
             yield to_batch(inline)
-
-    # --- writing -----------------------------------------------------------------------------
 
     def tidy(self, root: Root, slot: Slot) -> Root:
         """Move rows and parts that outgrew their share of the root to objects of their own."""

@@ -143,8 +143,6 @@ class TableStatus(SchemaTexts):
         """All tables but the history."""
         return self.table, self.writers, self.retired
 
-    # --- reading -----------------------------------------------------------------------------
-
     def segments(
         self, root: Root, start: int, end: int, *, with_stats: bool = True
     ) -> Iterator[PlacedSegment]:
@@ -203,8 +201,6 @@ class TableStatus(SchemaTexts):
             except FormatError as error:
                 damaged(error)
         yield from self.runs(replace(root, lists=(), parts=()), start, end)
-
-    # --- writing -----------------------------------------------------------------------------
 
     def tidy(self, root: Root, slot: Slot) -> Root:
         """Return the root, with what outgrew its share of it moved to status objects.

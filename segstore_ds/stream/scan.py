@@ -135,8 +135,6 @@ class Scan:
         """The columns of all events: those of the stream, then the extra ones."""
         return self.reading.result_schema
 
-    # --- the events --------------------------------------------------------------------------
-
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the events as a reader of batches, which DuckDB, Polars and pandas take.
 
@@ -313,8 +311,6 @@ class Scan:
                     parts.append(pa.Table.from_batches([batch]).take(places))
                 row += batch.num_rows
         return pa.concat_tables(parts).combine_chunks()
-
-    # --- for one's own processes and other engines ---------------------------------------------
 
     def tasks(
         self,

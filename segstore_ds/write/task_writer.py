@@ -234,8 +234,6 @@ class TaskWriter:
         if self._finished or self._aborted:
             raise ClosedError("task has ended", task=self._task)
 
-    # --- rows to frames -----------------------------------------------------------------------
-
     def _gather(self, batch: pa.RecordBatch, *, lent: bool) -> None:
         pieces = self._gathered.cut(batch)
         try:
@@ -290,8 +288,6 @@ class TaskWriter:
             except BaseException:
                 self._keep(pieces[place + 1 :])
                 raise
-
-    # --- frames to segments -------------------------------------------------------------------
 
     def _write(self, piece: Frame | pa.RecordBatch) -> None:
         if self._format == PARQUET:

@@ -67,8 +67,7 @@ class _Parser:
             self._refuse()
         return found
 
-    # --- and, or, not: each returns the filter that it reads, or the filter's negation ----------
-
+    # Each returns the filter that it reads, or the filter's negation.
     def _either(self, *, truth: bool) -> Filters:
         parts = [self._every(truth=truth)]
         while self._take("or"):
@@ -174,8 +173,6 @@ class _Parser:
             self._step()
         return op
 
-    # --- operands ------------------------------------------------------------------------------
-
     def _operand(self) -> Any:
         """Return a column or a literal."""
         kind, value, _ = self._next
@@ -236,8 +233,6 @@ class _Parser:
                 break
         self._expect(end)
         return found
-
-    # --- tokens --------------------------------------------------------------------------------
 
     def _scan(self) -> _Token:
         """Return the token at the place where reading is."""

@@ -171,8 +171,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {"_schema": self._schema}
 
-    # --- offsets, in the one process that lives as long as the query --------------------------
-
+    # Offsets are planned in the one process that lives as long as the query.
     def initialOffset(self) -> dict[str, Any]:
         """Return the start as it was written; the module says why."""
         return {"cut": self._options["startCut"]}
@@ -261,8 +260,6 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Do nothing; Spark may also end a query without this call."""
 
-    # --- tasks -------------------------------------------------------------------------------
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a partition in offset order.
 
@@ -283,8 +280,6 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     written=owners[query],
                 )
             yield from slice_batches(reading, self._schema, task)
-
-    # --- inside ------------------------------------------------------------------------------
 
     def _plan(self, snapshot: Snapshot, cuts: Mapping[str, int]) -> Reading:
         """Plan a batch in the columns that the query began with."""
