@@ -218,6 +218,9 @@ def settings(
             metavar="NAME=FILTER", help="What appended events must satisfy; repeatable; or none."
         ),
     ] = None,
+    dead_letters: Annotated[
+        str | None, "URL: Where events of writers' batches go that break a rule; or none."
+    ] = None,
     retention: Annotated[
         str | None, "RULES: Which events commits drop, such as max_age=7d,max_bytes=10g; or none."
     ] = None,
@@ -239,12 +242,7 @@ def settings(
         given["retention"] = None if retention == "none" else _retention(retention)
     if upkeep is not None:
         given["upkeep"] = None if upkeep == "none" else _upkeep(upkeep)
-    rules: dict[str, Any] = {}
-    if not_null is not None:
-        rules["not_null"] = () if not_null == "none" else not_null.split(",")
-    if check is not None:
-        pairs = [each.partition("=") for each in check if each != "none"]
-        rules["checks"] = {name: text for name, _, text in pairs}
+    rules = _event_rules(not_null, check, dead_letters)
     stream = run.change(url) if given or rules else run.read(url)
     if rules:
         given["rules"] = replace(stream.settings.rules or segstore.reports.Rules(), **rules)
@@ -255,6 +253,20 @@ def settings(
         stream.settings.update(**given)
     known = {name: getattr(stream.settings, name) for name in SETTINGS}
     run.report(known, *(f"{name:11} {_shown(value)}" for name, value in known.items()))
+
+
+def _event_rules(
+    not_null: str | None, check: list[str] | None, dead_letters: str | None
+) -> dict[str, Any]:
+    """Return the parts of the rules that change."""
+    pairs = [each.partition("=") for each in check or () if each != "none"]
+    wanted: dict[str, Any] = {
+        "not_null": () if not_null == "none" else (not_null or "").split(","),
+        "checks": {name: text for name, _, text in pairs},
+        "dead_letters": None if dead_letters == "none" else dead_letters,
+    }
+    given = {"not_null": not_null, "checks": check, "dead_letters": dead_letters}
+    return {name: wanted[name] for name, each in given.items() if each is not None}
 
 
 def _shown(value: Any) -> str:

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.record import MAX_INT, build_json, from_json, parse_json, to_json
+from segstore_ds.format.record import ABSENT, MAX_INT, build_json, from_json, parse_json, to_json
 from segstore_ds.format.root import RULES_PROPERTY, Root
 from segstore_ds.options.arguments import check_duration, check_size
 from segstore_ds.options.quantities import Duration, Size
@@ -210,15 +210,24 @@ class Rules:
     Attributes:
         not_null: The columns that need a value.
         checks: Filters by name, as texts, none of which may be false; unknown passes, as in SQL.
+        dead_letters: Where events that break a rule go, if they have a writer's batch id; None to
+            refuse the write.
     """
 
     not_null: tuple[str, ...] = ()
     checks: Mapping[str, str] = field(default_factory=dict, hash=False)
+    dead_letters: Annotated[str | None, ABSENT] = None
 
 
 def build_rules(rules: Rules) -> str | None:
     """Return the property's text for rules; None for none."""
     return build_json(to_json(rules)).decode() if rules.not_null or rules.checks else None
+
+
+def has_letters(root: Root) -> bool:
+    """Tell whether a stream may hold fewer events than were given, as others are dead letters."""
+    rules = rules_of(root)
+    return rules is not None and rules.dead_letters is not None
 
 
 def load_rules(text: str) -> Rules:

@@ -18,7 +18,7 @@ worked out once.
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import compress
 from operator import attrgetter, is_, is_not
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -54,6 +54,7 @@ class Row:
     __slots__ = ()
 
 
+ROWS_KNOWN = 1024  # of a class: about a megabyte
 UNSTORED = "unstored"
 ABSENT = "absent"
 _NOTHING: Mapping[str, Any] = {}
@@ -430,7 +431,18 @@ def _row(kind: Any) -> _Load:
             cells[place] = other(cells[place], where)
         return kind(*cells)
 
-    return load
+    if others or len(stored) < len(fields(kind)):
+        return load  # what is given to one record later is not for another one
+    # A root has most rows of the one before it. By its types too: True is no 1 here.
+    known = lru_cache(ROWS_KNOWN, typed=True)(lambda *cells: load([*cells], ""))
+
+    def load_known(value: Any, where: str) -> Any:
+        try:
+            return known(*value) if type(value) is list else load(value, where)
+        except (CorruptionError, TypeError):
+            return load(value, where)  # tells where it is
+
+    return load_known
 
 
 def _checks_of(kind: Any) -> list[Callable[..., Any]]:

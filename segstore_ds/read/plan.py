@@ -37,7 +37,7 @@ from segstore_ds.read.prune import (
     segments_to_read,
 )
 from segstore_ds.status.slices import EXACT_LIMIT, SliceTable, plan_borders
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import PlacedSegment, TableStatus, placed_entries
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
 
@@ -144,9 +144,10 @@ class Reading:
         A column stays the same under its stored name, in its type or a wider one. New ones of a
         reader of all columns do not matter here.
         """
-        now = later.needed_schema
-        if self.stored == later.stored and self.needed_schema.equals(now, check_metadata=True):
+        same = (self.columns, self.stored) == (later.columns, later.stored)
+        if same and self.schema is later.schema:  # as for most batches of one that follows
             return
+        now = later.needed_schema
         known = {*now.names}
         changed = [
             mine.name
@@ -299,8 +300,9 @@ def split_reading(
     min_partitions: int | None = None,
 ) -> list[ReadTask]:
     """Split a read into tasks by the version that it is bound to; `Scan.tasks` describes it."""
+    _check_bound(root, reading)
     tasks = plan_tasks(
-        _bound_range(context, root, reading),
+        plan_range(context.status, root, reading),
         partition_bytes=check_option("partition_bytes", partition_bytes),
         partition_rows=check_option("partition_rows", partition_rows),
         min_partitions=check_option("min_partitions", min_partitions),
@@ -310,18 +312,21 @@ def split_reading(
 
 def whole_reading(context: StreamContext, reading: Reading, *, root: Root) -> list[ReadTask]:
     """Return a read as one task, for a process that reads all of it; none if nothing can match."""
-    slices = _bound_range(context, root, reading)
+    _check_bound(root, reading)
+    if reading.filters or reading.native_epochs or reading.start < root.inline_start:
+        slices: Sequence[PlacedSegment] = plan_range(context.status, root, reading)
+    else:
+        slices = placed_entries(root, reading.start, reading.end)
     return _dated(context, root, reading, [ReadTask(slices)] if slices else [])
 
 
-def _bound_range(context: StreamContext, root: Root, reading: Reading) -> SliceTable:
+def _check_bound(root: Root, reading: Reading) -> None:
     if (root.stream_id, root.version) != (reading.stream_id, reading.version):
         raise InvalidInputError(
             "read is bound to another stream or version",
             bound=(reading.stream_id, reading.version),
             given=(root.stream_id, root.version),
         )
-    return plan_range(context.status, root, reading)
 
 
 def _dated(

@@ -126,6 +126,17 @@ def placed_segments(root: Root, run: Run, *, with_stats: bool = True) -> Iterato
         yield PlacedSegment(offset, entry)
 
 
+def placed_entries(root: Root, start: int, end: int) -> list[PlacedSegment]:
+    """Return what of a root's own entries holds events of ``[start, end)``, in offset order."""
+    found, after = list[PlacedSegment](), root.inline_start
+    for entry in root.entries:
+        first, after = after, after + entry.rows
+        if max(first, start) < min(after, end):
+            rows = max(start - first, 0), min(end - first, entry.rows)
+            found.append(PlacedSegment(first, entry, rows))
+    return found
+
+
 class TableStatus(SchemaTexts):
     """Reads and writes the status objects of one stream; the last few are cached by name.
 

@@ -7,6 +7,9 @@ is not in that list: the log writes it with every commit, of any writer.
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
+
+import pyarrow as pa
 
 from segstore_ds.compact.run import run_auto_compact, run_due_merge
 from segstore_ds.errors import (
@@ -28,7 +31,7 @@ from segstore_ds.retention.upkeep import UPKEEP, AutoUpkeep, Round
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream.latest_table import LATEST
 from segstore_ds.write.append import Appender, AppendPlan, check_stream, has_rules
-from segstore_ds.write.inputs import ArrowInput
+from segstore_ds.write.inputs import ArrowInput, as_input
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
@@ -56,7 +59,8 @@ class Commits:
                     return self.commit(job, job.stage_all(data))
                 except (ConflictError, InvalidInputError):
                     # Where others have changed the rules, what is in memory is checked again.
-                    if data.lent or has_rules(self._context.log.refresh(), job):
+                    held = not (data.lent or job.repeated)
+                    if not held or has_rules(self._context.log.refresh(), job):
                         raise
         except SegstoreError as error:
             data.explain(error)
@@ -81,7 +85,10 @@ class Commits:
                 known = {*staged}
                 ours = [segment for segment in segments if segment not in known]
             self._context.log.check_clock(segment_object(ours[-1].path) if ours else None)
-            commit = self.appender.commit(AppendPlan.of(job, segments, tasks, frame))
+            plan = AppendPlan.of(job, segments, tasks, frame)
+            if job.rules is not None and any(task.refused for task in tasks):
+                self._send(plan, tasks)
+            commit = self.appender.commit(plan)
         except MAYBE_COMMITTED:
             raise
         except SegstoreError:
@@ -96,6 +103,14 @@ class Commits:
         else:
             self._after.run(job.request.layout if job.request.compact else None)
         return commit
+
+    def _send(self, plan: AppendPlan, tasks: Sequence[StagedTask]) -> None:
+        from segstore_ds.write.letters import send_refused  # noqa: PLC0415 - few have rules
+
+        def write(target: StreamContext, request: WriteRequest, letters: pa.Table) -> None:
+            Commits(target).write(request, as_input(letters))
+
+        send_refused(self._context, plan, sorted(tasks, key=attrgetter("task")), write)
 
     def keep_up(self) -> None:
         """Run what is due after commits that were not made here."""

@@ -6,29 +6,27 @@ crash or because its member was taken for dead, changes nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.reader_record import REASON_LIMIT, Delivery
 from segstore_ds.format.record import escape_text
 from segstore_ds.format.root import Root
-from segstore_ds.log.context import StreamContext, new_context
-from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.plan import whole_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
-from segstore_ds.storage import Storage, UrlLike, open_storage
+from segstore_ds.storage import UrlLike
 from segstore_ds.stream.commits import Commits
-from segstore_ds.write.create import run_create
 from segstore_ds.write.inputs import as_input, writer_key
 from segstore_ds.write.layout import Layout
+from segstore_ds.write.letters import as_letters, open_letters
 from segstore_ds.write.request import WriteRequest
 
 _OFFSET = "_offset"
@@ -48,32 +46,9 @@ class DeadLetters:
             "event_time": how["event_time"],
             "offset_column": _OFFSET,
         }
-        storage = (
-            url if isinstance(url, Storage) else context.storage.sibling(open_storage(url).url)
-        )
-        if storage.url == context.storage.url:
-            raise InvalidInputError(
-                "a stream can't hold its own dead letters",
-                remedy="give the location of another stream",
-                dead_letters=storage.url,
-            )
         root = context.log.root
         columns = plan_reading(context, root, root.tail, root.tail, filters=how["filters"]).schema
-        extra = {_OFFSET: pa.int64(), **_EXTRA}
-        if taken := sorted(set(columns.names) & extra.keys()):
-            raise InvalidInputError(
-                "columns of the stream have names that its dead letters need",
-                remedy="rename them with stream.change_schema",
-                columns=taken,
-            )
-        schema = pa.schema([*columns, *(pa.field(*each) for each in extra.items())])
-        self._target = new_context(StreamLog(storage, clock=context.clock))
-        try:
-            self._target.log.open()
-        except NotFoundError:
-            with suppress(AlreadyExistsError):  # another member makes it
-                run_create(self._target, schema, spark_schema=None)
-            self._target.log.open()
+        self._target = open_letters(context, url, columns)
         self._commits = Commits(self._target)
 
     def write(
@@ -98,9 +73,14 @@ class DeadLetters:
         if letter.rows:
             offsets, kept = events.column(_OFFSET).to_pylist(), {*letter.rows}
             events = events.take([row for row, offset in enumerate(offsets) if offset in kept])
-        told = (letter.count, letter.reason, letter.member, self._reader, context.storage.url)
-        for (name, kind), value in zip(_EXTRA.items(), told, strict=True):
-            events = events.append_column(name, pa.repeat(pa.scalar(value, kind), len(events)))
+        told = {
+            "_deliveries": letter.count,
+            "_reason": letter.reason,
+            "_member": letter.member,
+            "_reader": self._reader,
+            "_stream": context.storage.url,
+        }
+        events = as_letters(events, told)
         writer = f"{root.stream_id}/{self._reader}"
         request = WriteRequest(
             schema=events.schema,
@@ -110,15 +90,6 @@ class DeadLetters:
             merge_schema=True,
         )
         self._commits.write(request, as_input(events))
-
-
-_EXTRA = {
-    "_deliveries": pa.int64(),
-    "_reason": pa.string(),
-    "_member": pa.string(),
-    "_reader": pa.string(),
-    "_stream": pa.string(),
-}
 
 
 def check_reason(reason: str) -> str:

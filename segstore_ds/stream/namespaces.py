@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
+
 from segstore_ds.compact.run import add_bounds
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.errors import FormatError, NotFoundError
@@ -29,6 +31,7 @@ from segstore_ds.format.policies import (
     RetentionPolicy,
     Rules,
     UpkeepPolicy,
+    build_rules,
     build_upkeep,
     rules_of,
     upkeep_of,
@@ -66,6 +69,7 @@ from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.status.epochs import called_columns, epoch_schema, stream_schema
 from segstore_ds.stream.latest_table import remove_latest
 from segstore_ds.write.create import run_set_properties
+from segstore_ds.write.letters import open_letters
 from segstore_ds.write.rules import parse_rules
 
 
@@ -505,7 +509,9 @@ class Settings:
             rules: What events must satisfy to be appended from now on, by any writer; None for
                 nothing: ``{"not_null": ["user"], "checks": {"positive": "n > 0"}}``. A check is a
                 filter as a text, which may not be false; where a null makes it unknown it passes.
-                A write with an event that breaks one is refused, and none of it is committed.
+                A write with an event that breaks one is refused, and none of it is committed. With
+                ``"dead_letters": url`` such events of a writer's batch go to that stream, which is
+                made if it is not there, with the form of `follow`'s and `_reason`.
             retention: A policy, or a dict such as ``{"max_age": "7d"}``, that every committer
                 applies after its commits, about once a minute; None ends it. A failure to apply it
                 is logged, and no commit fails.
@@ -535,7 +541,7 @@ class Settings:
         if key_columns is not KEEP:
             texts[KEY_COLUMNS] = build_key_columns(key_columns, schema, own)
         if rules is not KEEP:
-            texts[RULES_PROPERTY] = parse_rules(rules, schema, own)
+            texts[RULES_PROPERTY] = _build_rules(context, parse_rules(rules, schema, own), schema)
         field, expiring = find_time_field(root, stored), expiry_of(root)
         if time_column is not KEEP:
             texts[TIME_COLUMN] = build_time_column(time_column, schema, own)
@@ -556,3 +562,10 @@ class Settings:
         run_set_properties(context, texts)
         if time_column is not KEEP:
             add_bounds(context)
+
+
+def _build_rules(context: StreamContext, rules: Rules, schema: pa.Schema) -> str | None:
+    if rules.dead_letters is not None:
+        letters = open_letters(context, rules.dead_letters, schema)
+        rules = replace(rules, dead_letters=letters.storage.url)
+    return build_rules(rules)

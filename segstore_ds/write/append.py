@@ -29,6 +29,7 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint, gather_facts
 from segstore_ds.format.inline import FRAME_MOST_BYTES, encoded_entry
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.policies import has_letters
 from segstore_ds.format.root import RULES_PROPERTY, Root, SegmentEntry, Writer
 from segstore_ds.log.commit import Change, winner_of
 from segstore_ds.log.context import StreamContext
@@ -275,7 +276,10 @@ class Appender:
         def build(root: Root, slot: Slot) -> Change[Commit | None]:
             check_stream(root, job.stream_id)
             if key is not None:
-                known = find_repeated(self._context.status, root, key, batch=plan.facts)
+                # Of a batch that is repeated nobody knows how many events became dead letters.
+                ruled = RULES_PROPERTY in root.properties
+                facts = None if ruled and has_letters(root) else plan.facts
+                known = find_repeated(self._context.status, root, key, batch=facts)
                 if known is not None:
                     return Change(None, known)
                 if key.claim:

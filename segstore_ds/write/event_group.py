@@ -35,6 +35,7 @@ class EventGroup:
     # Set once it is known whether it was committed.
     ended: threading.Event = field(default_factory=threading.Event, repr=False)
     watchers: list[Callable[[], object]] = field(default_factory=list, repr=False)
+    one: EventRows | None = field(default=None, repr=False)  # takes the event that is checked
 
     @property
     def end(self) -> int:
@@ -48,12 +49,18 @@ class EventGroup:
 
     def check(self, given: Mapping[str, Any] | list[pa.RecordBatch]) -> None:
         """Raise InvalidInputError if an event, or a row of batches, breaks a rule of the stream."""
-        if self.job.rules is not None:
-            if not isinstance(given, list):
-                one = EventRows(self.rows.schema)
-                one.add(given)
-                given = [one.peek()]
+        if (rules := self.job.rules) is None:
+            return
+        if isinstance(given, list):
             self.task.check(given)
+            return
+        if self.one is None:  # of the columns alone that rules name
+            fields = [self.task.schema.field(name) for name in rules.columns]
+            self.one = EventRows(pa.schema(fields))
+        self.one.add({name: given.get(name) for name in self.one.schema.names})
+        one = self.one.peek()
+        self.one.clear()
+        rules.check([one])
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Give rows to the task, which copies those that wait."""

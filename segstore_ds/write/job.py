@@ -83,7 +83,7 @@ class WriteJob:
             self.key_columns,
             self.time_column,
             self.names,
-            self.rules,
+            self.rules and replace(self.rules, keyed=self.request.writer is not None),
         )
 
     def open_task(

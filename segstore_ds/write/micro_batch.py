@@ -18,6 +18,7 @@ from segstore_ds.errors import (
     WriterConflictError,
 )
 from segstore_ds.format.batch_fingerprint import gather_facts
+from segstore_ds.format.policies import has_letters
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import normalise_schema
 from segstore_ds.log.context import StreamContext
@@ -52,7 +53,8 @@ class BatchPlan:
         for this attempt.
         """
         if self.job is not None and not self._has_nothing_to_stage(storage, request.writer):
-            return self.job.open_task(*task).stage(batches)
+            keyed = replace(self.job, request=replace(self.job.request, writer=request.writer))
+            return keyed.open_task(*task).stage(batches)
         nowhere = Target(storage, normalise_schema(request.schema), request.layout, token=None)
         if self.job is not None and self.job.names:  # facts of batches go by stored names
             nowhere = replace(nowhere, schema=self.job.schema, names=self.job.names)
@@ -66,7 +68,7 @@ class BatchPlan:
         check_stream(root, self.root.stream_id)
         if self.job is not None:
             return replace(self.job, request=replace(self.job.request, writer=key))
-        batch = gather_facts([task.facts for task in tasks])
+        batch = None if has_letters(root) else gather_facts([task.facts for task in tasks])
         if find_repeated(context.status, root, key, batch=batch) is None:
             raise self.failure or InternalError("plan holds neither a job nor its failure")
         context.log.seams.of(root).before_ack(root)

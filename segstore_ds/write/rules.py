@@ -8,11 +8,13 @@ A commit compares the rules by which its rows were checked with those of the roo
 so no append that was planned before a rule gets past it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from os import PathLike, fspath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
@@ -22,10 +24,12 @@ from segstore_ds.format.policies import Rules, build_rules, load_rules, rules_of
 from segstore_ds.format.root import RULES_PROPERTY, Root
 from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.filters.given import parse_filters
+from segstore_ds.write.staged import Refused
 
 TEXT_MOST = 16_384  # characters of all rules of a stream: every commit has them
 _SHOWN = 100  # characters of a value in an error
 _CHANGE = "first change them with stream.settings.update(rules=...)"
+_REMEDY = "correct it, or leave it out; stream.settings.rules has the rules"
 _Broken = tuple[str, tuple[str, ...], pa.Array]  # a rule, its columns, and false where it is broken
 
 
@@ -36,6 +40,14 @@ class BoundRules:
     text: str  # the property
     not_null: tuple[str, ...]  # columns, by their names in batches
     checks: tuple[tuple[str, Filters], ...]  # name and text of each, and its filters
+    dead_letters: str | None = None
+    keyed: bool = False  # rows that break a rule go there, since their write has a batch id
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the rules name, each once."""
+        found = [name for _, filters in self.checks for name in filters.columns]
+        return tuple(dict.fromkeys([*self.not_null, *found]))
 
     def broken(self, batch: pa.RecordBatch) -> list[_Broken]:
         """Return the rules that some of the rows break."""
@@ -50,8 +62,12 @@ class BoundRules:
                 found.append((rule, filters.columns, mask.fill_null(True)))
         return found
 
-    def check(self, batches: Iterable[pa.RecordBatch], first: int = 0, task: int = 0) -> None:
-        """Raise InvalidInputError for the first row that breaks a rule; `first` counts as a row."""
+    def check(
+        self, batches: Iterable[pa.RecordBatch], first: int = 0, task: int = 0, remedy: str = ""
+    ) -> None:
+        """Raise InvalidInputError for the first row that breaks a rule; rows count from `first`."""
+        if self.dead_letters is not None and not self.keyed:
+            remedy = "; with writer_id and batch_id it would go to the dead letters"
         for batch in batches:
             if broken := self.broken(batch):
                 row, rule, columns = min(
@@ -62,7 +78,7 @@ class BoundRules:
                 one = len(columns) == 1
                 raise InvalidInputError(
                     "an event breaks a rule of the stream",
-                    remedy="correct it, or leave it out; stream.settings.rules has the rules",
+                    remedy=_REMEDY + remedy,
                     row=first + row,
                     **({"task": task} if task else {}),
                     column=columns[0] if one else list(columns),
@@ -70,6 +86,26 @@ class BoundRules:
                     value=values[0] if one else values,
                 )
             first += batch.num_rows
+
+    def split(
+        self, batches: Sequence[pa.RecordBatch], first: int
+    ) -> tuple[list[pa.RecordBatch], list[Refused]]:
+        """Return the rows that break no rule, and the others with why."""
+        kept, refused = list[pa.RecordBatch](), list[Refused]()
+        for batch in batches:
+            sound = np.ones(batch.num_rows, bool)
+            why = dict[int, str]()
+            for rule, _, mask in self.broken(batch):
+                keeps = mask.to_numpy(zero_copy_only=False)
+                why |= dict.fromkeys(np.flatnonzero(sound & ~keeps).tolist(), rule)
+                sound &= keeps
+            if why:
+                told = tuple([f"{rule}, row {first + row}" for row, rule in sorted(why.items())])
+                refused.append((batch.filter(pa.array(~sound)), told))
+            if sound.any():
+                kept.append(batch.filter(pa.array(sound)) if why else batch)
+            first += batch.num_rows
+        return kept, refused
 
 
 def _shown(value: pa.Scalar) -> Any:
@@ -95,7 +131,7 @@ def _bound(text: str, names: tuple[tuple[str, str | None], ...], schema: pa.Sche
             rule="NOT NULL",
         )
     checks = {f"{name}: {check}": _parse(check, schema) for name, check in rules.checks.items()}
-    return BoundRules(text, not_null, tuple(checks.items()))
+    return BoundRules(text, not_null, tuple(checks.items()), rules.dead_letters)
 
 
 def _parse(check: str, schema: pa.Schema) -> Filters:
@@ -109,21 +145,21 @@ def _parse(check: str, schema: pa.Schema) -> Filters:
 
 def parse_rules(
     given: Rules | Mapping[str, Any] | None, schema: pa.Schema, stored: Mapping[str, str]
-) -> str | None:
-    """Return the property's text for rules that a user gives, None for none.
-
-    `schema` has the columns, and `stored` the names that the property has them by.
-    """
+) -> Rules:
+    """Return the rules that a user gives, of columns by their `stored` names."""
     try:
         rules = given if isinstance(given, Rules) else Rules(**(given or {}))
         not_null, checks = tuple(rules.not_null), dict(rules.checks)
-        sound = not isinstance(rules.not_null, str) and {*map(type, checks.values())} <= {str}
+        letters = rules.dead_letters
+        sound = isinstance(letters, str | PathLike | None) and not isinstance(rules.not_null, str)
+        sound = sound and {*map(type, checks.values())} <= {str}
     except (TypeError, ValueError):
         sound = False
     if not sound:
         raise InvalidInputError(
             "not rules for what is appended",
-            remedy="give {'not_null': ['user'], 'checks': {'positive': 'n > 0'}}, or one of both",
+            remedy="give {'not_null': ['user'], 'checks': {'positive': 'n > 0'}}, or one of both, "
+            "and 'dead_letters': a location",
             rules=given,
         )
     for name in not_null:
@@ -138,10 +174,11 @@ def parse_rules(
         check_label(name, what="rule")
         if not parse_filters(check, schema):
             raise InvalidInputError("a check is empty", remedy="say what must hold", check=name)
-    text = build_rules(Rules(tuple(dict.fromkeys(stored[name] for name in not_null)), checks))
-    if text is not None and len(text) > TEXT_MOST:
-        raise InvalidInputError("rules are too long", most=TEXT_MOST, characters=len(text))
-    return text
+    url = None if letters is None else fspath(letters)
+    found = Rules(tuple(dict.fromkeys(stored[name] for name in not_null)), checks, url)
+    if (size := len(build_rules(found) or "")) > TEXT_MOST:
+        raise InvalidInputError("rules are too long", most=TEXT_MOST, characters=size)
+    return found
 
 
 def refuse_checked(root: Root, schema: pa.Schema, changed: Collection[str]) -> None:

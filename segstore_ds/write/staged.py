@@ -1,7 +1,9 @@
 """The result of a task: durable segments that no commit names yet."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError, StagedExpiredError, StorageError
 from segstore_ds.format import names
@@ -9,6 +11,9 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.storage import Storage
+
+# Rows that broke a rule, with why each did.
+Refused = tuple[pa.RecordBatch, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +26,10 @@ class StagedTask:
 
     task: int
     host: str
-    facts: BatchFacts  # of all rows
+    facts: BatchFacts  # of all rows but those that rules refused
     segments: tuple[SegmentEntry, ...] = ()
     frames: tuple[Frame, ...] = ()
+    refused: tuple[Refused, ...] = field(default=(), repr=False)
 
     @property
     def rows(self) -> int:

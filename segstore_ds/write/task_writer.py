@@ -15,6 +15,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -44,11 +45,16 @@ from segstore_ds.write.inputs import check_batch
 from segstore_ds.write.layout import size_of
 from segstore_ds.write.request import Target
 from segstore_ds.write.segment_writer import SegmentWriter, WrittenFrame, decode_inline, open_pool
-from segstore_ds.write.staged import StagedTask, delete_staged
+from segstore_ds.write.staged import Refused, StagedTask, delete_staged
+
+if TYPE_CHECKING:
+    from segstore_ds.write.rules import BoundRules
 
 _LOG = logging.getLogger(__name__)
 
 FRAME_BYTES, COLUMN_BYTES = 4096, 256  # of a frame, beside its values, at most
+# Of events that a task sends to the dead letters, in its message: with more it is refused.
+REFUSED_BYTES = 8 << 20
 SPARE = 1.25  # a frame may take so much more of its raw size than the one before
 # The most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four
 # per column of a frame, for page headers and pages. Until the segment ends, each such column takes
@@ -79,7 +85,8 @@ class TaskWriter:
         self._stored, self._given = target.schema, target.given
         self._as_given = not target.names
         self._decimals = may_hold_decimals(target.given)
-        self._first = first
+        self._first = self._next = first
+        self._refused, self._refused_bytes = list[Refused](), 0
         self._task = task
         self._attempt = attempt
         self._readable = readable
@@ -157,10 +164,8 @@ class TaskWriter:
             return
         fits = not self._decimals and piece.schema.equals(self._given, check_metadata=True)
         pieces = iter((piece,)) if fits else conform_pieces(piece, self._given)
-        if (rules := self._target.rules) is not None:
-            held = [*pieces]
-            pieces = iter(held)
-            rules.check(held, self._first + self._rows, 0 if self._first else self._task)
+        if self._target.rules is not None:
+            pieces = iter(self._ruled(self._target.rules, [*pieces]))
         for given in pieces:
             batch = given if self._as_given else _under(given, self._stored)
             self._rows += batch.num_rows
@@ -169,6 +174,19 @@ class TaskWriter:
                 self._counted = gather_facts([self._counted, facts])
             else:
                 self._gather(batch, lent=lent)
+
+    def _ruled(self, rules: "BoundRules", pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Return the rows that no rule refuses; raise if one does and there are no dead letters."""
+        kept, remedy = pieces, ""
+        if sends := rules.keyed and rules.dead_letters is not None:
+            kept, refused = rules.split(pieces, self._next)
+            self._refused += refused
+            self._refused_bytes += sum([rows.nbytes for rows, _ in refused])
+            remedy = f"; its dead letters take at most {REFUSED_BYTES} bytes from a task"
+        if not sends or self._refused_bytes > REFUSED_BYTES:
+            rules.check(pieces, self._next, 0 if self._first else self._task, remedy)
+        self._next += sum([piece.num_rows for piece in pieces])
+        return kept
 
     def check(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Raise as `append` if one of some rows, which are counted from 0, breaks a rule."""
@@ -193,6 +211,7 @@ class TaskWriter:
             facts=self._facts(),
             segments=tuple(self._staged),
             frames=tuple(self._inline),
+            refused=tuple(self._refused),
         )
 
     def abort(self) -> None:
@@ -437,8 +456,8 @@ def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
         return None
     stats_columns = layout.chosen_stats(schema, target.time_column)
     batch = conform(batch, schema)
-    if target.rules is not None:
-        target.rules.check([batch])
+    if target.rules is not None and target.rules.broken(batch):
+        return None  # which says why
     frame = layout.encode(batch, stats_columns, target.key_columns)
     if frame.data.size > layout.inline_bytes:
         return None

@@ -223,3 +223,33 @@ def test_row_that_breaks_a_rule_is_named_and_nothing_is_committed(spark, url, ap
     query = query.option("checkpointLocation", f"{tmp_path}/c").trigger(availableNow=True)
     assert "row=2, column='id'" in error(lambda: query.start(url).awaitTermination())
     assert stream.refresh().tail == 0
+
+
+@pytest.mark.slow
+def test_rows_that_break_a_rule_are_dead_letters_once(spark, url, append, tmp_path):
+    stream = segstore.create(url, pa.schema([("id", pa.int64())]))
+    rules = {"checks": {"few": "id < 7"}, "dead_letters": f"file://{tmp_path}/letters"}
+    stream.settings.update(rules=rules)
+    assert "with writerId and batchId it would" in error(lambda: append(spark.range(0, 10, 1, 2)))
+    for _ in range(2):
+        append(spark.range(0, 10, 1, 2), writerId="w", batchId=1)
+    assert ids(url) == [*range(7)]
+    source = segstore.create(f"file://{tmp_path}/source", stream.schema)
+    source.append(pa.table({"id": [1, 8]}))
+    checkpoint = tmp_path / "c"
+
+    def drain():
+        query = spark.readStream.format("segstore").load(source.url).writeStream.format("segstore")
+        query = query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        query.start(url).awaitTermination()
+
+    drain()
+    (checkpoint / "commits" / "0").unlink()  # Spark repeats the batch
+    (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    drain()
+    source.append(pa.table({"id": [9, 2]}))
+    drain()
+    assert ids(url) == [*range(7), 1, 2]
+    letters = read(f"file://{tmp_path}/letters")
+    assert [row["id"] for row in letters] == [7, 8, 9, 8, 9]
+    assert letters[1]["_reason"] == "few: id < 7, row 3"

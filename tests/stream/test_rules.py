@@ -10,7 +10,12 @@ import pytest
 from stream_kit import SCHEMA, STAGED, make_stream, numbers
 
 import segstore_ds as segstore
-from segstore_ds.errors import ConflictError, InvalidInputError, UnsupportedVersionError
+from segstore_ds.errors import (
+    ConflictError,
+    InvalidInputError,
+    UnsupportedVersionError,
+    WriterConflictError,
+)
 from segstore_ds.format import root as roots
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
@@ -136,6 +141,19 @@ def test_appender_refuses_one_call_and_goes_on():
     assert stream.refresh().read().read_all() == numbers(0, 3)
 
 
+def test_appender_checks_events_by_types_that_others_have_widened():
+    stream = segstore.create(
+        "memory://rules-wide", pa.schema([("n", pa.int32()), ("s", pa.string())])
+    )
+    with stream.appender(merge_schema=True) as appender:
+        stream.append(pa.table({"n": [0.5], "s": ["a"]}), merge_schema=True)
+        stream.settings.update(rules={"checks": {"low": "n < 1.5"}})
+        appender.append({"n": 1, "s": "b"})
+        with pytest.raises(InvalidInputError, match=r"row=0, column='n', .*value=2.0"):
+            appender.append({"n": 2})
+    assert stream.refresh().read().read_all()["n"].to_pylist() == [0.5, 1.0]
+
+
 def test_write_that_was_planned_before_a_rule_is_refused():
     stream = make_stream(0)[0]
     job = stream.plan_write(SCHEMA)
@@ -164,6 +182,14 @@ def test_repeated_batch_changes_nothing_whatever_the_rules_are_now():
     stream.settings.update(rules=RULES)
     assert stream.append(BAD, writer_id="w", batch_id=1).repeated
     assert stream.refresh().tail == 4
+
+
+def test_other_events_under_a_batch_id_are_refused_beside_rules():
+    stream = make_stream(0)[0]
+    stream.settings.update(rules=RULES)
+    stream.append(GOOD, writer_id="w", batch_id=1)
+    with pytest.raises(WriterConflictError, match="other events"):
+        stream.append(numbers(5, 9), writer_id="w", batch_id=1)
 
 
 def test_rules_hold_for_what_is_appended_from_then_on():

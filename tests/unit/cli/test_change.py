@@ -307,8 +307,14 @@ def test_rules_are_set_one_by_one_and_obeyed(stream, capsys, tmp_path):
     assert main(["append", stream.url, str(tmp_path / "bad.ndjson")]) != 0
     assert "row=1, column='n', rule='some: n >= 0', value=-5" in capsys.readouterr().err
     assert stream.refresh().tail == before
+    assert main([*settings, "--dead-letters", f"{tmp_path}/letters"]) == 0
+    batch = ["--writer", "w", "--batch", "1"]
+    assert main(["append", stream.url, str(tmp_path / "bad.ndjson"), *batch]) == 0
+    letters = segstore.open(f"{tmp_path}/letters").read().read_all()
+    assert letters["_reason"].to_pylist() == ["some: n >= 0, row 1"]
+    assert main([*settings, "--dead-letters", "none"]) == 0
     assert main([*settings, "--check", "none"]) == 0
-    assert stream.refresh().settings.rules.not_null == (column,)
+    assert stream.refresh().settings.rules == segstore.reports.Rules((column,))
     assert main([*settings, "--not-null", "none", "--check", "nonsense"]) == 2
     assert main([*settings, "--not-null", "none"]) == 0
     assert stream.refresh().settings.rules is None

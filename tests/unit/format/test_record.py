@@ -90,6 +90,9 @@ class Note(Row):
         [[1]],
         [7],
         [[True, "a"]],
+        [[True, "abc"]],
+        [[1.0, "abc"]],
+        [[1, [2]]],
         [[-1, "a"]],
         [[MAX_INT + 1, "a"]],
         [[1, None], [MAX_INT + 1, None]],
@@ -101,8 +104,15 @@ def test_each_cell_of_rows_is_checked(rows: Any) -> None:
     found = from_json(tuple[Note, ...], sound, where="notes")
     assert found == (Note(0, None), Note(1, "abc"), Note(MAX_INT, ""))
     assert to_json(found, tuple[Note, ...]) == sound
-    with pytest.raises(CorruptionError):
+    with pytest.raises(CorruptionError, match="notes"):
         from_json(tuple[Note, ...], [*sound, *rows], where="notes")
+
+
+def test_row_that_was_read_before_is_the_same_object() -> None:
+    """A root has most rows of the one before it; what is given to one row is not for the next."""
+    first, again = (from_json(Note, [4, "b"], where="x") for _ in range(2))
+    assert first is again
+    assert from_json(Point, [1, 2], where="x") is not from_json(Point, [1, 2], where="x")
 
 
 def parse(value: Any) -> Thing:

@@ -24,9 +24,11 @@ from segstore_ds.log.transition import broken_invariants, check_transition
 from segstore_ds.status import store
 from segstore_ds.status.epochs import SCHEMA_INLINE_BYTES
 from segstore_ds.status.history import begin_history
+from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.table import RETIRED, SEGMENTS, WRITERS, Slot
 from segstore_ds.status.table_status import (
     TableStatus,
+    placed_entries,
 )
 from segstore_ds.storage import open_storage
 
@@ -103,6 +105,15 @@ def test_segments_of_any_range_are_found_in_parts_and_inline(status):
             (n * 10, n * 10 + 10, n) for n in range(200) if n * 10 < end and n * 10 + 10 > start
         ]
         assert offsets(fresh(status), root, start, end) == (expected if start < end else [])
+
+
+@pytest.mark.parametrize("start", range(20, 46, 5))
+def test_entries_of_a_range_are_as_those_of_its_runs(status, start):
+    root = replace(grow(EMPTY, 4), tail=60)
+    for end in range(start, 61, 5):
+        runs = status.runs(root, start, end)
+        tables = [SliceTable.of_run(run, start, end, None) for run in runs]
+        assert placed_entries(root, start, end) == SliceTable.join(tables)
 
 
 def test_only_the_parts_of_the_range_are_read(status):

@@ -1,0 +1,155 @@
+"""Streams of dead letters: what a reader's members gave up, and what the rules of a stream refused.
+
+Refused events are sent before the commit of their batch, so an acknowledged batch has each of its
+events in one of the two streams. They bear the batch's writer and number, so a batch that is
+written again, after a crash between the two commits or by another task attempt, sends none twice.
+
+A late process must not send again what another has sent and committed: its letters are appended
+only if no others came since it found that the batch is not in the stream. Letters of a later batch
+come after that commit, hence after this look. And the look finds a batch that the stream would
+refuse, whose letters nobody should get.
+
+What remains: letters of a write that is not committed in the end, and never repeated, stay. If the
+rules changed between two tries, the second one sends all that these refuse, also what the first
+one sent: no event is lost. A write without batch ids can't tell that it is repeated, so it has no
+letters: an event that breaks a rule refuses it.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.errors import (
+    MAYBE_COMMITTED,
+    AlreadyExistsError,
+    ConflictError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+    WriterConflictError,
+)
+from segstore_ds.log.context import StreamContext, new_context
+from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.status.writers import WriterKey, find_repeated
+from segstore_ds.storage import Storage, UrlLike, open_storage
+from segstore_ds.write.append import AppendPlan, check_preconditions
+from segstore_ds.write.create import run_create
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import WriteRequest
+from segstore_ds.write.staged import StagedTask
+
+_LOG = logging.getLogger(__name__)
+_TRIES = 64  # others may send letters to the same stream
+COLUMNS = {
+    "_offset": pa.int64(),
+    "_deliveries": pa.int64(),
+    "_reason": pa.string(),
+    "_member": pa.string(),
+    "_reader": pa.string(),
+    "_stream": pa.string(),
+}
+
+
+def open_letters(context: StreamContext, url: UrlLike, columns: pa.Schema) -> StreamContext:
+    """Open the dead letters of a stream with such columns; create them if there are none."""
+    storage = url if isinstance(url, Storage) else context.storage.sibling(open_storage(url).url)
+    if storage.url == context.storage.url:
+        raise InvalidInputError(
+            "a stream can't hold its own dead letters",
+            remedy="give the location of another stream",
+            dead_letters=storage.url,
+        )
+    if taken := sorted({*columns.names} & COLUMNS.keys()):
+        raise InvalidInputError(
+            "columns of the stream have names that its dead letters need",
+            remedy="rename them with stream.change_schema",
+            columns=taken,
+        )
+    target = new_context(StreamLog(storage, clock=context.clock))
+    try:
+        target.log.open()
+    except NotFoundError:
+        with suppress(AlreadyExistsError):  # another process makes it
+            schema = pa.schema([*columns, *(pa.field(*each) for each in COLUMNS.items())])
+            run_create(target, schema, spark_schema=None)
+        target.log.open()
+    return target
+
+
+def as_letters(events: pa.Table, told: Mapping[str, Any]) -> pa.Table:
+    """Return events with the columns of letters; what is told is a value each, or one for all."""
+    for name, kind in COLUMNS.items():
+        if name not in events.column_names:
+            value = told.get(name)
+            column = (
+                pa.array(value, kind)
+                if isinstance(value, list)
+                else pa.repeat(pa.scalar(value, kind), len(events))
+            )
+            events = events.append_column(name, column)
+    return events
+
+
+def send_refused(
+    context: StreamContext,
+    plan: AppendPlan,
+    tasks: list[StagedTask],
+    write: Callable[[StreamContext, WriteRequest, pa.Table], Any],
+) -> None:
+    """Send the events of a batch that its rules refused, once, unless the batch is committed."""
+    rules, key = plan.job.rules, plan.job.request.writer
+    refused = [each for task in tasks for each in task.refused]
+    if not refused:
+        return
+    if rules is None or rules.dead_letters is None or key is None:
+        raise InternalError("events were refused, and there is nowhere to send them")
+    events = pa.Table.from_batches([batch for batch, _ in refused])
+    told = {
+        "_reason": [reason for _, reasons in refused for reason in reasons],
+        "_member": key.writer_id,
+        "_stream": context.storage.url,
+    }
+    target = open_letters(context, rules.dead_letters, events.schema)
+    letters = as_letters(events, told)
+    digest = hashlib.blake2b(rules.text.encode(), digest_size=8).hexdigest()
+    for _ in range(_TRIES):
+        tail, root = target.log.refresh().tail, context.log.refresh()  # in this order
+        if find_repeated(context.status, root, key, batch=None) is not None:
+            return
+        context.log.seams.of(root).before_staging(root)
+        check_preconditions(root, plan)
+        name = f"{root.stream_id}/{key.writer_id}"
+        request = WriteRequest(
+            schema=letters.schema,
+            layout=Layout(),
+            client=target.client,
+            writer=WriterKey(name, key.batch_id, digest, takeover=True, on_repeat=key.on_repeat),
+            expected_tail=tail,
+            merge_schema=True,
+        )
+        try:
+            write(target, request, letters)
+        except WriterConflictError:
+            raise
+        except ConflictError:
+            continue
+        except MAYBE_COMMITTED as error:
+            raise StorageError(
+                "it is not known whether the dead letters of a batch were committed",
+                remedy="write the batch again: what was sent is not sent twice",
+                dead_letters=target.storage.url,
+            ) from error
+        _LOG.warning(
+            "batch %d of writer %r: %d events broke rules and went to %s",
+            key.batch_id,
+            key.writer_id,
+            len(letters),
+            target.storage.url,
+        )
+        return
+    raise ConflictError("others sent dead letters all the time", dead_letters=target.storage.url)
