@@ -327,8 +327,10 @@ def _open_ends(
                 columns=changed,
             )
 
-    def plan() -> WriteJob:
+    def plan(look: bool) -> WriteJob:
         logs[1].follow_from(logs[0])
+        if look:
+            logs[1].refresh()
         check_names(planning)
         request = WriteRequest(
             schema=schema, layout=layout, client=planning.client, merge_schema=merge_schema

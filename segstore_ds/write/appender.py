@@ -22,7 +22,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
@@ -31,7 +31,13 @@ import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.service import FirstError
-from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, InvalidInputError, SegstoreError
+from segstore_ds.errors import (
+    MAYBE_COMMITTED,
+    ClosedError,
+    ConflictError,
+    InvalidInputError,
+    SegstoreError,
+)
 from segstore_ds.format.schema.conversion import conform, conform_pieces
 from segstore_ds.format.schema.widening import in_units_of, plan_schema
 from segstore_ds.log.clock import Clock
@@ -71,7 +77,9 @@ class StreamEnds:
     """What the appender uses of its own stream handles."""
 
     schema: pa.Schema  # the stored schema of the stream's events
-    plan: Callable[[], WriteJob]  # plans the write of the next group; may run while `commit` does
+    # Plans the write of the next group, and looks for the newest version if asked to; may run while
+    # `commit` does.
+    plan: Callable[[bool], WriteJob]
     # Commits the staged task; deletes none of its objects on failure.
     commit: Callable[[WriteJob, StagedTask], Commit]
     # Finds and acknowledges the commit of a job of so many rows that failed at a version; None if
@@ -546,7 +554,7 @@ class LiveAppender:
     def _stage_again(self) -> None:
         """Put all events that have places and are not flushed into a new open group."""
         groups = self._groups()
-        fresh = None if self._flushed == self._next else self._plan(self._flushed)
+        fresh = None if self._flushed == self._next else self._plan(self._flushed, look=True)
         if fresh is not None:
             try:
                 for group in groups:
@@ -561,8 +569,8 @@ class LiveAppender:
             group.task.abort()
         self._open, self._flying = fresh, None
 
-    def _plan(self, start: int) -> EventGroup:
-        job = self._ends.plan()
+    def _plan(self, start: int, *, look: bool = False) -> EventGroup:
+        job = self._ends.plan(look)
         attempt, counters = self._clock.new_id()[:8], CacheCounters()
         task = job.open_task(0, attempt, readable=True, counters=counters)
         return EventGroup(job, task, EventRows(self._ends.schema), counters, start)
@@ -600,7 +608,7 @@ class LiveAppender:
             self._finishing = False
             self._landed.notify_all()
             with self._unlocked():
-                commit = self._ends.commit(group.job, staged)
+                commit = self._commit_by_rules(group, staged)
             self._land(group, commit)
         except BaseException as error:
             group.error = error
@@ -611,6 +619,20 @@ class LiveAppender:
             self._landed.notify_all()
             self._calls.put(None)
         return commit
+
+    def _commit_by_rules(self, group: EventGroup, staged: StagedTask) -> Commit:
+        """Commit what is staged; if the stream has got other rules, check it by these first."""
+        try:
+            return self._ends.commit(group.job, staged)
+        except ConflictError:
+            now = self._ends.plan(False)
+            before, rules = group.job.rules, now.rules
+            if (before and before.text) == (rules and rules.text):
+                raise
+            if rules is not None:
+                rules.check(group.task.read(0, group.count))
+            group.job = replace(group.job, rules=rules, transaction=now.transaction)
+            return self._ends.commit(group.job, staged)
 
     def _land(self, group: EventGroup, commit: Commit) -> None:
         group.commit = commit

@@ -154,6 +154,26 @@ def test_appender_checks_events_by_types_that_others_have_widened():
     assert stream.refresh().read().read_all()["n"].to_pylist() == [0.5, 1.0]
 
 
+@pytest.mark.parametrize("layout", [Layout(), STAGED], ids=["inline", "staged"])
+def test_appender_goes_on_when_the_rules_change_unless_an_event_breaks_them(layout):
+    stream = make_stream(0)[0]
+    with stream.appender(layout=layout) as appender:
+        for n, rules in enumerate([RULES, {"not_null": ["n"]}, None]):
+            appender.append({"n": n, "s": "s"})
+            stream.settings.update(rules=rules)
+            assert appender.flush().rows == 1
+        appender.append(BAD)
+        stream.settings.update(rules=RULES)
+        for _ in range(2):
+            with pytest.raises(InvalidInputError, match=r"row=2, column='n', .*value=-3"):
+                appender.flush()
+        assert appender.read().read_all() == BAD
+        stream.settings.update(rules=None)
+        assert appender.resume() == 4
+    assert stream.refresh().read().read_all()["n"].to_pylist() == [0, 1, 2, 1, None, -3, -4]
+    stream.verify().check()
+
+
 def test_write_that_was_planned_before_a_rule_is_refused():
     stream = make_stream(0)[0]
     job = stream.plan_write(SCHEMA)
