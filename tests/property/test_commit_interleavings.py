@@ -75,9 +75,6 @@ SCENES = {
     "a drop, a creation, two old handles": lambda: dropping(
         {"a": writer("a1", **QUIET), "b": writer("b1", **QUIET), "d": dropper("n")}
     ),
-    "an old handle that sleeps, a drop, a creation": lambda: dropping(
-        {"a": writer("a1", **QUIET), "d": dropper("n")}, **NAP
-    ),
     "a drop and two creators": lambda: dropping(
         {"d": dropper("n"), "e": creator("e")}, faults=1, kinds=LATE
     ),
@@ -91,6 +88,9 @@ IN_A_CHANGE = (
     "a drop, a creation, two old handles",
 )
 SWEEPS = {
+    "an old handle that sleeps, a drop, a creation": lambda: dropping(
+        {"a": writer("a1", **QUIET), "d": dropper("n")}, **NAP
+    ),
     "a sleeper, a purge, a late put": lambda: scene(
         {"a": writer("a1", **QUIET), "c": purger(**QUIET)}, faults=1, kinds=LATE, **NAP
     ),

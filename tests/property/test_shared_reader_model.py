@@ -265,7 +265,7 @@ class ByKeyCounted(CountedDeliveries, ByKey):
     """Both: what is rejected or given back holds up the events of its keys, and no others."""
 
 
-SETTINGS = settings(settings.default, stateful_step_count=40)
+SETTINGS = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=40)
 TestSharedReader = SharedReaderMachine.TestCase
 TestSharedReader.settings = SETTINGS
 TestSmallRanges = SmallRanges.TestCase

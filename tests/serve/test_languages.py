@@ -45,6 +45,7 @@ def _run(*command: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.sweep  # of its minute and a half, all but a second compiles the client
 @pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
 def test_go(place, tmp_path):
     _write("go", tmp_path / "main.go")

@@ -1,9 +1,9 @@
-"""A session of the Spark that delta-spark knows, in its own process: TABLE TARGET NEWEST REST.
+"""A session of the Spark that delta-spark knows, in a process of its own.
 
-Writes all rows of each version of a table and their row ids as an Arrow file. That is all if
-the rest is the endpoint, key and secret of an S3 server. If it is another table, counts the rows of
-the newest through a Hive metastore, then tries to change the table in every way, prints what was
-not refused, and then what a streaming query finds new in the other one.
+Called with TABLE TARGET NEWEST OTHER FAR ENDPOINT KEY SECRET. Writes all rows of each version of a
+table and their row ids as an Arrow file, and of the first version of one on an S3 server. Counts
+the rows of the newest through a Hive metastore, then tries to change the table in every way, prints
+what was not refused, and then what a streaming query finds new in the other table.
 """
 
 import sys
@@ -106,18 +106,17 @@ def of_s3(endpoint: str, key: str, secret: str) -> dict[str, str]:
     }
 
 
-def main(table: str, target: str, newest: str, *rest: str) -> None:
-    """Read the table into its target, then try to change it."""
-    installed = INSTALLATIONS["delta"]
-    more = of_s3(*rest) if rest[1:] else of_hive(Path(target))
-    conf = {**installed.conf, **Delta.tuned, **more}
-    spark = start_session(replace(installed, conf=conf), Path(target), "tuned")
-    write_versions(spark, table, Path(target), int(newest))
-    if rest[1:]:
-        return
+def main(table: str, target: str, newest: str, other: str, far: str, *server: str) -> None:
+    """Read the tables into the target, then try to change the first."""
+    installed, folder = INSTALLATIONS["delta"], Path(target)
+    conf = {**installed.conf, **Delta.tuned, **of_s3(*server), **of_hive(folder)}
+    spark = start_session(replace(installed, conf=conf), folder, "tuned")
+    write_versions(spark, table, folder, int(newest))
+    (folder / "far").mkdir()
+    write_versions(spark, far, folder / "far", 0)
     sys.stdout.write(f"registered: {count_registered(spark, table)}\n")
     sys.stdout.write(f"changed: {try_changes(spark, table)}\n")
-    sys.stdout.write(f"streamed: {stream_news(spark, rest[0], Path(target))}\n")
+    sys.stdout.write(f"streamed: {stream_news(spark, other, folder)}\n")
     spark.stop()
 
 

@@ -207,15 +207,14 @@ def test_events_of_a_stream_are_sent_with_their_offsets(
     stream.append([{"key": b"k%d" % n, "value": b"v%d" % n} for n in range(100)])
     start = KEEP.split("\ntopic = ")[0]
     again = (
-        f'{start}\nspark.read.format("kafka")'
+        'spark.read.format("kafka")'
         '.option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "clicks-again")'
         '.option("includeHeaders", True).load().selectExpr("key", "value", "headers[0].key name", '
         '"cast(cast(headers[0].value as string) as bigint) at")'
         '.write.format("segstore").mode("append").save("/tmp/sent")'
     )
     send = SEND.replace('.option("topic"', f'{PATIENT}.option("topic"')
-    job.finish(to_the_end(f"{start}\n{send}"))
-    job.finish(again)
+    job.finish(to_the_end(f"{start}\n{send}") + again)
     sent = segstore.open(tmp_path / "sent").read().read_all().to_pylist()
     assert sorted(sent, key=lambda row: row["at"]) == [
         {"key": b"k%d" % n, "value": b"v%d" % n, "name": "at", "at": n} for n in range(100)
