@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from listener_kit import check_query
 from process_kit import plain_environment
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -124,16 +123,6 @@ def test_batches_are_written_once_by_a_function(connect, url, tmp_path):
         segstore.spark.write_batch(connect.range(1), 0, url, checkpoint=str(tmp_path))
 
 
-def test_snapshot_and_filters(connect, url):
-    segstore.spark.register(connect)
-    stream = segstore.create(url, pa.schema([("id", pa.int64())]))
-    stream.append(pa.table({"id": range(10)}))
-    df = connect.read.format("segstore").option("filters", '[["id", ">=", 5]]').load(url)
-    assert df.count() == 5
-    stream.append(pa.table({"id": [100]}))
-    assert (df.count(), df.filter("id = 6").count(), df.count()) == (5, 1, 5)
-
-
 def test_errors_hold_our_text(connect, url):
     segstore.spark.register(connect)
     reader = connect.read.format("segstore")
@@ -160,31 +149,10 @@ def test_copies_and_clones(connect, url, tmp_path):
     assert connect.read.format("segstore").load(clone).count() == 100
 
 
-def test_streams_from_stream_to_stream(connect, url, tmp_path):
-    """Source and sink through the client, twice: the second run adds what came since."""
-    segstore.spark.register(connect)
-    source = segstore.create(tmp_path / "source", pa.schema([("id", pa.int64())]))
-    source.append(pa.table({"id": range(100)}))
-    for rows in (100, 130):
-        loaded = connect.readStream.format("segstore").option("maxRowsPerTrigger", 30)
-        writer = loaded.load(source.url).writeStream.format("segstore").trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(url)
-        assert query.awaitTermination(120)
-        assert segstore.open(url).read().read_all()["id"].to_pylist() == list(range(rows))
-        source.append(pa.table({"id": range(rows, rows + 30)}))
-    writer = segstore.open(url)._log.root.writers[str(query.id)]
-    assert (writer.batch_id, writer.rows) == (4, 30)  # after batches of 30, 30, 30 and 10
-
-
 def test_storage_options_are_bound(connect, url):
     segstore.spark.register(connect, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
     assert "SEGSTORE_NO_SUCH" in error(lambda: connect.read.format("segstore").load(url).schema)
     segstore.spark.register(connect)
-
-
-def test_a_query_is_scraped_and_observed(connect, tmp_path):
-    segstore.spark.register(connect)
-    check_query(connect, tmp_path)
 
 
 ROOT = Path(segstore.__file__).parents[1]

@@ -39,15 +39,6 @@ def test_groups_are_merged_by_tasks_in_one_commit(spark, url):
     assert stream.read().read_all()["id"].to_pylist() == list(range(120))
 
 
-def test_a_second_call_finds_nothing_to_do(spark, url):
-    stream = fill(url, 9)
-    assert segstore.spark.open(spark, url).compact(target_rows=40).groups == 2
-    assert segstore.spark.open(spark, url).compact(target_rows=40).commits == 0
-    assert [entry.rows for entry in stream.refresh()._log.root.entries] == [40, 40, 10]
-    segstore.spark.open(spark, url).compact(start=40, mode="split", target_rows=20)
-    assert [entry.rows for entry in stream.refresh()._log.root.entries] == [40, 20, 20, 10]
-
-
 def test_wrong_targets_are_refused_as_python_names_them(spark, url):
     fill(url, 2)
     with pytest.raises(segstore.errors.InvalidInputError, match="give target_rows as an int"):

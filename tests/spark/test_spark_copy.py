@@ -50,21 +50,6 @@ def test_copy_refuses_modes_that_do_not_fit(spark, url, tmp_path):
     assert not segstore.exists(target)
 
 
-def test_a_range_is_copied_by_segments(spark, url, tmp_path):
-    """As `Stream.copy_to` does, which finds it done."""
-    stream, target = fill(url, 4), f"file://{tmp_path}/copied"
-    assert segstore.spark.copy(spark, url, target, "c", start=5, end=30).segments == 3
-    assert segstore.open(target).read().read_all()["id"].to_pylist() == list(range(5, 30))
-    assert stream.copy_to(target, copy_id="c", start=5, end=30).repeated
-
-
-def test_an_empty_stream_is_copied(spark, url, tmp_path):
-    fill(url, 0)
-    target = f"file://{tmp_path}/copied"
-    assert segstore.spark.copy(spark, url, target, "c").segments == 0
-    assert segstore.open(target).tail == 0
-
-
 def test_copy_refuses_gaps_and_incomplete_options(spark, url, tmp_path):
     fill(url, 4)
     target = f"file://{tmp_path}/copied"
@@ -81,63 +66,6 @@ def test_copy_refuses_gaps_and_incomplete_options(spark, url, tmp_path):
     assert not segstore.exists(target)
     write(rows.where("start >= 10 and start < 30"), **whole)
     assert segstore.open(target).read().read_all()["id"].to_pylist() == list(range(10, 30))
-
-
-def boom(batches):
-    for batch in batches:
-        if batch.column("id").to_pylist()[-1] >= 45:
-            raise ValueError("a bug in the transformation")
-        yield batch
-
-
-def test_copy_succeeds_after_a_failed_transformation(spark, url, tmp_path):
-    stream = fill(url, 8)
-    target = f"file://{tmp_path}/copied"
-
-    def parted(rows):
-        # Row-local: keeps partitions and their order, so the events stay in order.
-        return rows.where("id % 2 = 0").selectExpr("id", "id * 2 AS twice")
-
-    def failing(rows):
-        return rows.where("id % 2 = 0").mapInArrow(boom, rows.schema)
-
-    with pytest.raises(PythonException, match="a bug in the transformation"):
-        segstore.spark.copy(spark, url, target, "c", failing, end=60)
-    with pytest.raises(NotFoundError):
-        segstore.open(target)
-    assert "SEG_NOT_FOUND" in error(lambda: spark.read.format("segstore").load(target).count())
-    staged = [path.name for path in (tmp_path / "copied" / "segments").rglob("*") if path.is_file()]
-    assert staged == ["plan.json"]
-    stream.append(pa.table({"id": [1000]}))
-    done = segstore.spark.copy(spark, url, target, "c", parted, end=60, seal=False)
-    assert (done.start, done.end, done.repeated) == (0, 60, False)
-    copy = segstore.open(target)
-    table = copy.read().read_all()
-    assert table["id"].to_pylist() == list(range(0, 60, 2))
-    assert table["twice"].to_pylist() == list(range(0, 120, 4))
-    assert copy.verify().ok
-    version = copy.version
-    assert segstore.spark.copy(spark, url, target, "c", parted, end=60).repeated
-    assert copy.refresh().version == version
-    with pytest.raises(InvalidInputError, match="another copy"):
-        segstore.spark.copy(spark, url, target, "c", parted, end=50)
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
-    stream = fill(url, 40)
-    target = f"file://{tmp_path}/copied"
-
-    def parted(rows):
-        return rows.repartitionByRange(16, "id").sortWithinPartitions("id")
-
-    segstore.spark.copy(spark, url, target, "c", parted, start=5, end=395, seal=True)
-    copy = segstore.open(target)
-    assert copy.read().read_all()["id"].to_pylist() == list(range(5, 395))
-    assert (copy.version, copy.sealed, copy.schema.names) == (0, True, ["id"])
-    record = copy._log.root.copies["c"]
-    assert (record["source"], record["mode"]) == (stream._log.root.stream_id, "events")
-    assert (record["start"], record["end"]) == (5, 395)
 
 
 def test_rows_of_a_frame_are_checked_by_their_offsets(spark, url, tmp_path):

@@ -87,16 +87,6 @@ def test_every_read_option_of_the_table_is_taken(spark, stream, url, load):
     assert sorted(hybrid.collect()) == sorted(load(**values).collect())
 
 
-def test_given_schema_projects(stream, load):
-    assert load(schema="user string, n bigint", startCut=8, endCut=9).first() == ("eve", 8)
-    df = load(schema="o bigint, user string", offsetColumn="o", startCut=98)
-    assert [tuple(row) for row in df.collect()] == [(98, "eve"), (99, "Ada")]
-    assert load(schema="o bigint", offsetColumn="o", commitTimeColumn="s", endCut=2).collect() == [
-        (0,),
-        (1,),
-    ]
-
-
 FILTERS = [
     ([["user", "==", "ada"]], "user = 'ada'"),
     ([["user", "!=", "ada"]], "user != 'ada'"),

@@ -218,18 +218,6 @@ def test_activated_puts_back_what_the_thread_had(spark):
     assert in_a_new_thread(nest) is None
 
 
-@pytest.mark.slow
-def test_forty_eight_saves_from_threads_all_find_the_format(spark, url):
-    def save(n):
-        with segstore.spark.activated(spark):
-            df = spark.range(n * 10, n * 10 + 10, 1, 1)
-            df.write.format("segstore").mode("append").save(url)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(save, range(48)))
-    assert sorted(segstore.open(url).read().read_all()["id"].to_pylist()) == list(range(480))
-
-
 def test_helpers_work_from_threads(spark, url, append, tmp_path):
     """They write, too, and a new thread has no active session."""
     for _ in range(2):

@@ -124,17 +124,6 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
     assert segstore.open(url).settings.key_columns == ("id",)
 
 
-def test_compression_and_frames(spark, url, append):
-    df = spark.range(0, 20000, 1, 1).selectExpr("id", "'abcdefgh' AS s")
-    sizes = {}
-    for compression in ("zstd", "lz4", "none"):
-        before = set(objects(url)) if segstore.exists(url) else set()
-        append(df, compression=compression, inlineBytes=0, segmentFormat="arrow")
-        (made,) = set(objects(url)) - before
-        sizes[compression] = made.stat().st_size
-    assert sizes["zstd"] < sizes["lz4"] < sizes["none"]
-
-
 def test_tiny_tasks_make_one_object_together(spark, url, append):
     """Or none, where the commit file has room for all of them."""
     append(spark.range(0, 100, 1, 8))
@@ -183,15 +172,6 @@ def test_merge_schema_widens_integers_to_doubles(spark, append, load):
     rows = [(1.0, [2.0]), (0.5, [0.5]), (3.0, [None, 4.0])]
     assert [(row.a, row.l) for row in df.collect()] == rows
     assert df.where("a > 0.7").count() == 2
-
-
-def test_merge_schema_reaches_into_structs(spark, append, load):
-    append(spark.sql("SELECT struct(1 AS x) AS s"))
-    assert "mergeSchema" in error(lambda: append(spark.sql("SELECT struct(1 AS x, 2 AS y) AS s")))
-    append(spark.sql("SELECT struct(2L AS x, 2 AS y) AS s"), mergeSchema="true")
-    df = load()
-    assert df.schema.simpleString() == "struct<s:struct<x:bigint,y:int>>"
-    assert [tuple(row.s) for row in df.collect()] == [(1, None), (2, 2)]
 
 
 def test_overwrite_schema_replaces_columns_and_types(spark, append, load):

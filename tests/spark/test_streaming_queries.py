@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,11 +72,7 @@ def values(url: str) -> list[int]:
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
-        ([1] * 8, {"maxRowsPerTrigger": 1}),
         ([1] * 20, {"maxRowsPerTrigger": 7}),
-        ([1] * 6, {"maxBytesPerTrigger": 1}),
-        ([40_000, 40_000], {"maxRowsPerTrigger": 30_000}),
-        ([40_000, 40_000], {"maxBytesPerTrigger": 60_000}),
         (
             [20_000, *[1] * 5, 20_000],
             {"maxRowsPerTrigger": 15_000, "maxBytesPerTrigger": 30_000},
@@ -206,23 +201,3 @@ def test_two_queries_at_once_on_one_stream(
         query.processAllAvailable()
     assert sorted(values(url)) == sorted([*range(24), *range(24)])
     segstore.open(url).verify().check()
-
-
-@pytest.mark.sweep
-@pytest.mark.timeout(3600)
-def test_three_hundred_batches_take_no_longer_at_the_end(
-    spark: SparkSession, numbers: Stream, start: Callable[..., StreamingQuery], url: str
-) -> None:
-    """Time per batch does not grow with the batches before."""
-    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
-    try:
-        for _ in range(20):
-            extend(numbers, 45)
-        query = start(now=True, maxRowsPerTrigger=3)
-        times = [p["durationMs"]["addBatch"] for p in query.recentProgress]
-    finally:
-        spark.conf.unset("spark.sql.streaming.numRecentProgressUpdates")
-    assert len(times) == 300
-    assert values(url) == list(range(900))
-    assert statistics.median(times[-50:]) < 2 * statistics.median(times[20:70])
-    assert segstore.open(url).verify().check().versions == 301

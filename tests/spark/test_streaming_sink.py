@@ -122,41 +122,6 @@ def test_replayed_batch_changes_nothing(sink: Sink) -> None:
     assert sink.values() == list(range(13))
 
 
-@pytest.mark.slow
-def test_replayed_batch_after_another_schema_changes_nothing(sink: Sink) -> None:
-    """What is committed is done, whatever has changed since; what is new is refused."""
-    sink.extend(4)
-    sink.drain(sink.follow())
-    stream = sink.stream()
-    more = pa.table({"n": [99], "more": ["x"]})
-    stream.append(more, merge_schema=True)
-    forget_newest_commit(sink.checkpoint)
-    sink.drain(sink.follow())
-    assert stream.refresh().tail == 5
-    sink.extend(1)
-    with pytest.raises(StreamingQueryException, match=r"SEG_SCHEMA_MISMATCH.*mergeSchema"):
-        sink.drain(sink.follow())
-    sink.drain(sink.follow(), mergeSchema=True)
-    assert sink.values() == [0, 1, 2, 3, 99, 4]
-
-
-@pytest.mark.slow
-def test_replayed_batch_after_truncate_and_seal_is_a_no_op(sink: Sink) -> None:
-    """The batch is known though its events are gone and the stream has ended; a new one is not."""
-    sink.extend(4)
-    sink.drain(sink.follow())
-    stream = sink.stream()
-    stream.truncate("tail")
-    stream.seal()
-    forget_newest_commit(sink.checkpoint)
-    sink.drain(sink.follow())
-    assert (stream.refresh().head, stream.tail, stream.sealed) == (4, 4, True)
-    sink.extend(1)
-    with pytest.raises(StreamingQueryException, match="SEG_SEALED"):
-        sink.drain(sink.follow())
-    assert stream.refresh().tail == 4
-
-
 def test_empty_batch_is_progress_without_a_segment(sink: Sink) -> None:
     """Nothing passes the filter; the batch is known all the same."""
     sink.extend(5)
@@ -168,20 +133,6 @@ def test_empty_batch_is_progress_without_a_segment(sink: Sink) -> None:
 
 
 @pytest.mark.slow
-def test_many_tiny_tasks_make_one_commit_file(sink: Sink) -> None:
-    """It holds their events, too."""
-    sink.extend(1)
-    sink.drain(sink.follow())
-    before = sink.objects()
-    sink.extend(50)
-    sink.drain(sink.follow().repartition(50))
-    stream = sink.stream()
-    assert [entry.rows for entry in stream._log.root.entries] == [1, 50]
-    assert sorted(sink.values()) == list(range(51))
-    assert len(sink.objects() - before) == 1
-
-
-@pytest.mark.slow
 def test_complete_mode_replaces_in_one_commit(sink: Sink) -> None:
     """Every batch takes the place of the one before; offsets go on."""
     sink.extend(9)
@@ -190,25 +141,6 @@ def test_complete_mode_replaces_in_one_commit(sink: Sink) -> None:
     stream = sink.stream()
     assert (stream.version, stream.head, stream.tail) == (3, 2, 3)
     assert sink.values() == [9]
-
-
-@pytest.mark.slow
-def test_update_mode_is_refused(sink: Sink) -> None:
-    """By Spark itself: nothing here could update."""
-    sink.extend(1)
-    with pytest.raises(StreamingQueryException, match="does not support Update"):
-        sink.drain(sink.follow().groupBy("n").count(), mode="update")
-
-
-@pytest.mark.slow
-def test_two_queries_on_one_stream_both_arrive(sink: Sink) -> None:
-    """Each has a writer of its own."""
-    sink.extend(6)
-    sink.drain(sink.follow(maxRowsPerTrigger=4), checkpoint="one")
-    sink.drain(sink.follow(maxRowsPerTrigger=4), checkpoint="two")
-    assert sink.values() == [*range(6), *range(6)]
-    owners = {writer.owner for writer in sink.stream()._log.root.writers.values()}
-    assert len(owners) == 2
 
 
 @pytest.mark.slow
@@ -312,25 +244,6 @@ def test_checkpoint_set_back_by_one_batch_loses_no_event(sink: Sink) -> None:
 
 
 @pytest.mark.slow
-def test_checkpoint_set_back_with_other_events_is_refused(sink: Sink) -> None:
-    """Their bounds tell, also where the sink could not plan a write of them any more."""
-    sink.extend(3)
-    sink.drain(sink.follow())
-    forget_newest_commit(sink.checkpoint)
-    others = sink.follow().selectExpr("n + 1 AS n")
-    with pytest.raises(StreamingQueryException, match="committed with other events"):
-        sink.drain(others)
-    sink.stream().append(pa.table({"n": [99], "more": ["x"]}), merge_schema=True)
-    with pytest.raises(StreamingQueryException, match="committed with other events"):
-        sink.drain(others)
-    sink.stream().seal()
-    with pytest.raises(StreamingQueryException, match="committed with other events"):
-        sink.drain(others)
-    sink.drain(sink.follow())
-    assert sink.values() == [0, 1, 2, 99]
-
-
-@pytest.mark.slow
 def test_query_with_differing_reruns_continues_with_skip(sink: Sink) -> None:
     """What was committed first stays, and what comes later is written."""
     sink.extend(3)
@@ -359,16 +272,6 @@ def test_replayed_batch_in_other_partitions_changes_nothing(sink: Sink) -> None:
         sink.drain(mixed, **layout)
     assert sink.values() == list(range(20))
     assert not sink.stream().verify().leftovers
-
-
-@pytest.mark.slow
-def test_new_checkpoint_begins_again(sink: Sink) -> None:
-    """A query stopped and started on a new checkpoint is another one: it starts at its cut."""
-    sink.extend(3)
-    sink.drain(sink.follow(), checkpoint="old")
-    sink.extend(2)
-    sink.drain(sink.follow(startCut=3), checkpoint="new")
-    assert sink.values() == list(range(5))
 
 
 @pytest.mark.slow

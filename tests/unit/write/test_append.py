@@ -240,27 +240,6 @@ def test_claim_of_a_checkpoint_takes_no_second_fingerprint(stream):
     assert not stream._log.root.writers["checkpoint:there"].fingerprint
 
 
-def test_repeated_batch_is_known_to_every_handle(stream, other):
-    stream.append(numbers(1), writer_id="w", batch_id=1)
-    for value in range(5):
-        other.append(numbers(10 + value))
-    for handle in (stream, other, open_on(stream._log.storage, clock=stream._log.clock)):
-        again = handle.append(numbers(1), writer_id="w", batch_id=1)
-        assert (again.repeated, again.version, again.start, again.end) == (True, 1, 0, 1)
-    assert ns(stream) == [1, 10, 11, 12, 13, 14]
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_an_older_batch_and_another_owner_are_loud(stream):
-    stream.append(numbers(1), writer_id="w", batch_id=7)
-    with pytest.raises(WriterConflictError, match="batch_id=6, last_batch_id=7"):
-        stream.append(numbers(2), writer_id="w", batch_id=6)
-    with pytest.raises(WriterConflictError, match="another owner"):
-        stream.plan_write(SCHEMA, writer=WriterKey("w", 8, owner="query"))
-    assert ns(stream) == [1]
-    assert len(objects(stream)) == 1
-
-
 def test_a_takeover_sets_a_writer_back_or_gives_it_to_another(stream):
     stream.append(numbers(1), writer_id="w", batch_id=7)
     stream.append(numbers(2), writer_id="w", batch_id=3, takeover=True)
@@ -271,14 +250,6 @@ def test_a_takeover_sets_a_writer_back_or_gives_it_to_another(stream):
     with pytest.raises(WriterConflictError, match="owner='query'"):
         stream.append(numbers(5), writer_id="w", batch_id=9)
     assert ns(stream) == [1, 2, 3, 4]
-
-
-def test_an_empty_batch_of_a_writer_is_remembered(stream):
-    first = stream.append(numbers(), writer_id="w", batch_id=1)
-    assert (first.rows, first.version) == (0, 1)
-    assert stream.append(numbers(), writer_id="w", batch_id=1).repeated
-    assert stream.append(numbers()).version == 1  # without a writer there is nothing to keep
-    assert stream.version == 1
 
 
 def test_writers_beyond_what_the_root_holds_stay_known(stream):
@@ -403,13 +374,6 @@ def test_an_expectation_that_fails_commits_nothing(stream, other, expected, text
     assert ns(stream) == [1, 2, 3]
 
 
-def test_expectation_is_checked_against_the_newest_version(stream, other):
-    stream.append(numbers(1, 2))
-    assert other.version == 0
-    assert other.append(numbers(3), expected_tail=2, expected_version=1).version == 2
-    assert ns(stream) == [1, 2, 3]
-
-
 def test_stale_handle_sees_another_handles_takeover(stream, other):
     stream.append(numbers(1), writer_id="w", batch_id=9)
     other.refresh()
@@ -448,23 +412,6 @@ def test_events_of_tasks_are_in_task_order(stream):
     assert len(got) == 404
     assert len(stream._log.root.entries) == 5  # the small neighbours share an object
     assert [entry.segment_id for entry in stream._log.root.entries] == list(range(5))
-
-
-def test_offsets_are_dense_whoever_appends(stream, other):
-    commits = [handle.append(numbers(1, 2, 3)) for _ in range(5) for handle in (stream, other)]
-    assert [(commit.start, commit.end) for commit in commits] == [
-        (3 * n, 3 * n + 3) for n in range(10)
-    ]
-    assert [commit.version for commit in commits] == list(range(1, 11))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_inline")
-def test_many_small_appends_spill_and_merge_by_themselves(stream):
-    for value in range(SEGMENTS.rows * 11):
-        stream.append(numbers(value))
-    assert 0 < len(stream._log.root.parts) < 10
-    assert ns(stream) == list(range(SEGMENTS.rows * 11))
 
 
 @pytest.mark.usefixtures("no_inline")
