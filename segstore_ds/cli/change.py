@@ -1,7 +1,8 @@
 """Commands that change which events a stream holds: truncate, retain, seal, restore and others."""
 
+import json
 from collections.abc import Collection
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any
 
 import typer
@@ -211,15 +212,8 @@ def settings(
     *,
     key_columns: Annotated[str | None, "A,B: By which events are looked up; or none."] = None,
     time_column: Annotated[str | None, "NAME: The column with each event's time; or none."] = None,
-    not_null: Annotated[str | None, "A,B: Columns that need a value; or none."] = None,
-    check: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=FILTER", help="What appended events must satisfy; repeatable; or none."
-        ),
-    ] = None,
-    dead_letters: Annotated[
-        str | None, "URL: Where events of writers' batches go that break a rule; or none."
+    rules: Annotated[
+        str | None, 'JSON: What appended events must satisfy, {"not_null": ["user"]}; or none.'
     ] = None,
     retention: Annotated[
         str | None, "RULES: Which events commits drop, such as max_age=7d,max_bytes=10g; or none."
@@ -242,10 +236,9 @@ def settings(
         given["retention"] = None if retention == "none" else _retention(retention)
     if upkeep is not None:
         given["upkeep"] = None if upkeep == "none" else _upkeep(upkeep)
-    rules = _event_rules(not_null, check, dead_letters)
-    stream = run.change(url) if given or rules else run.read(url)
-    if rules:
-        given["rules"] = replace(stream.settings.rules or segstore.reports.Rules(), **rules)
+    if rules is not None:
+        given["rules"] = None if rules == "none" else _json("--rules", rules)
+    stream = run.change(url) if given else run.read(url)
     kept = [f"{name} {given[name]}" for name in ("retention", "upkeep") if given.get(name)]
     if kept:
         ask(f"Let commits of {stream.url} delete by {' and '.join(kept)}?", yes=yes)
@@ -255,18 +248,11 @@ def settings(
     run.report(known, *(f"{name:11} {_shown(value)}" for name, value in known.items()))
 
 
-def _event_rules(
-    not_null: str | None, check: list[str] | None, dead_letters: str | None
-) -> dict[str, Any]:
-    """Return the parts of the rules that change."""
-    pairs = [each.partition("=") for each in check or () if each != "none"]
-    wanted: dict[str, Any] = {
-        "not_null": () if not_null == "none" else (not_null or "").split(","),
-        "checks": {name: text for name, _, text in pairs},
-        "dead_letters": None if dead_letters == "none" else dead_letters,
-    }
-    given = {"not_null": not_null, "checks": check, "dead_letters": dead_letters}
-    return {name: wanted[name] for name, each in given.items() if each is not None}
+def _json(flag: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{flag} is not JSON: {error}") from None
 
 
 def _shown(value: Any) -> str:

@@ -35,7 +35,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.status.writers import WriterKey, find_repeated
+from segstore_ds.status.writers import WriterKey, check_claim, find_repeated
 from segstore_ds.storage import Storage, UrlLike, open_storage
 from segstore_ds.write.append import AppendPlan, check_preconditions
 from segstore_ds.write.create import run_create
@@ -121,6 +121,7 @@ def send_refused(
         tail, root = target.log.refresh().tail, context.log.refresh()  # in this order
         if find_repeated(context.status, root, key, batch=None) is not None:
             return
+        check_claim(context.status.writers.find(root, key.claim) if key.claim else None, key)
         context.log.seams.of(root).before_staging(root)
         check_preconditions(root, plan)
         name = f"{root.stream_id}/{key.writer_id}"

@@ -18,6 +18,8 @@ from segstore_ds.errors import (
     StorageError,
     WriterConflictError,
 )
+from segstore_ds.retention.drop import run_drop
+from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -129,8 +131,6 @@ def test_refused_events_of_several_tasks_are_sent_in_their_order():
 
 
 def stream_key():
-    from segstore_ds.status.writers import WriterKey
-
     return WriterKey("w", 1)
 
 
@@ -228,6 +228,20 @@ def test_batch_that_the_stream_would_refuse_sends_no_letters():
     assert pair.dead() == []
 
 
+def test_query_with_the_checkpoint_of_another_sends_no_letters():
+    pair = Pair()
+    stream = pair.open()
+
+    def commit(owner):
+        job = stream.plan_write(SCHEMA, writer=WriterKey(owner, 0, owner, claim="checkpoint:c"))
+        stream.commit(job, [job.open_task(0, "a").stage(mixed(0).to_batches())])
+
+    commit("first")
+    with pytest.raises(WriterConflictError, match="checkpoint belongs to another"):
+        commit("second")
+    assert pair.dead() == [-2, 3]
+
+
 def test_rules_that_change_between_two_tries_lose_no_event():
     """What both refuse is sent twice: nobody knows which rules the first try went by."""
     pair = Pair()
@@ -299,8 +313,6 @@ def test_where_no_letters_can_be_is_refused():
 def test_letters_whose_stream_is_gone_are_sent_to_a_new_one():
     pair = Pair()
     letters = pair.letters
-    from segstore_ds.retention.drop import run_drop
-
     place = letters._log.storage
     run_drop(place, confirm=place.url, clock=pair.time.clock, client="")
     with pytest.raises(NotFoundError):

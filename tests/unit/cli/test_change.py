@@ -296,27 +296,24 @@ def test_settings_are_shown_and_changed(stream, capsys):
     assert known()["upkeep"]["keep_s"] == 86_400
 
 
-def test_rules_are_set_one_by_one_and_obeyed(stream, capsys, tmp_path):
-    column = stream.schema.names[0]
-    settings = ["settings", stream.url]
-    assert main([*settings, "--check", "few=n < 100", "--check", "some=n >= 0"]) == 0
-    assert main([*settings, "--not-null", column]) == 0
-    assert "checks={'few': 'n < 100', 'some': 'n >= 0'}" in capsys.readouterr().out
+def test_rules_are_set_and_obeyed(stream, capsys, tmp_path):
+    settings = ["settings", stream.url, "--rules"]
+    rules = {"checks": {"some": "n >= 0"}, "not_null": ["n"]}
+    assert main([*settings, json.dumps(rules)]) == 0
+    assert "not_null=('n',),checks={'some': 'n >= 0'}" in capsys.readouterr().out
     (tmp_path / "bad.ndjson").write_text('{"n": 1}\n{"n": -5}\n')
     before = stream.refresh().tail
     assert main(["append", stream.url, str(tmp_path / "bad.ndjson")]) != 0
     assert "row=1, column='n', rule='some: n >= 0', value=-5" in capsys.readouterr().err
     assert stream.refresh().tail == before
-    assert main([*settings, "--dead-letters", f"{tmp_path}/letters"]) == 0
+    assert main([*settings, json.dumps({**rules, "dead_letters": f"{tmp_path}/letters"})]) == 0
     batch = ["--writer", "w", "--batch", "1"]
     assert main(["append", stream.url, str(tmp_path / "bad.ndjson"), *batch]) == 0
     letters = segstore.open(f"{tmp_path}/letters").read().read_all()
     assert letters["_reason"].to_pylist() == ["some: n >= 0, row 1"]
-    assert main([*settings, "--dead-letters", "none"]) == 0
-    assert main([*settings, "--check", "none"]) == 0
-    assert stream.refresh().settings.rules == segstore.reports.Rules((column,))
-    assert main([*settings, "--not-null", "none", "--check", "nonsense"]) == 2
-    assert main([*settings, "--not-null", "none"]) == 0
+    for wrong in ("{", '{"not_null": ["m"]}', '{"checks": {"a": "nonsense"}}'):
+        assert main([*settings, wrong]) == 2
+    assert main([*settings, "none"]) == 0
     assert stream.refresh().settings.rules is None
 
 
