@@ -102,11 +102,26 @@ def test_too_many_names_are_counted(stream):
     assert told(stream, "operation", "changed")[-1] == ("untag", '{"tags":30}')
 
 
+@pytest.fixture
+def tiny(monkeypatch):
+    """Let a few commits spill the history."""
+    for name, value in {"rows": 2, "hard": 4, "fan_in": 2, "parts": 4}.items():
+        monkeypatch.setattr(HISTORY, name, value)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_events_are_named_from_one_part_of_the_history_to_the_next(stream):
+    stream.append(rows(0, 12))
+    for n in range(12):
+        stream.truncate(n + 1)
+    assert stream._log.root.history_parts
+    assert told(stream, "start", "end", operation="truncate") == [(n, n + 1) for n in range(12)]
+
+
 @pytest.mark.parametrize("spilled", [False, True])
-def test_commits_are_found_by_time_operation_and_client(stream, monkeypatch, spilled):
+def test_commits_are_found_by_time_operation_and_client(stream, monkeypatch, request, spilled):
     if spilled:
-        for name, value in {"rows": 2, "hard": 4, "fan_in": 2, "parts": 4}.items():
-            monkeypatch.setattr(HISTORY, name, value)
+        request.getfixturevalue("tiny")
     clock, times = stream._log.storage.time, []
     for n in range(6):
         clock.advance(60)
