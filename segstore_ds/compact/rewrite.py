@@ -48,7 +48,6 @@ from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
 from segstore_ds.write.layout import FRAME_BYTES, HOT, Layout
 from segstore_ds.write.request import Target
-from segstore_ds.write.segment_writer import decode_inline
 from segstore_ds.write.staged import delete_staged
 from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
@@ -283,7 +282,7 @@ def _contents(
             continue
         for frame in _raw_frames(job, segments):
             passed = _is_large(job.layout, frame.rows, frame.raw_bytes)
-            yield frame if passed else decode_inline(frame, decode_schema(job.epochs[epoch]))
+            yield frame if passed else frame.decode(decode_schema(job.epochs[epoch]))
 
 
 def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:

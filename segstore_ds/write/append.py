@@ -39,7 +39,6 @@ from segstore_ds.status.table import Slot
 from segstore_ds.status.writers import Commit, check_claim, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.job import WriteJob
-from segstore_ds.write.segment_writer import decode_inline
 from segstore_ds.write.staged import StagedTask, check_floor
 from segstore_ds.write.task_writer import stage_frames
 
@@ -227,7 +226,7 @@ class Appender:
             if sum([each.data.size for each in frames]) > _JOINED_MOST_BYTES:
                 return None
             schema, layout = job.schema, job.target.layout
-            batches = [decode_inline(frame, schema) for frame in frames]
+            batches = [frame.decode(schema) for frame in frames]
             chosen = layout.chosen_stats(schema, job.time_column)
             frame = layout.encode(pa.concat_batches(batches), chosen)
         return frame if frame.data.size <= FRAME_MOST_BYTES else None

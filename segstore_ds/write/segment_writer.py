@@ -5,7 +5,7 @@ Encoding continues while full buffers are written.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.views import as_view, join
 from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame
+from segstore_ds.format.arrow.frame import Frame, decode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import SegmentEntry
@@ -115,9 +115,19 @@ class SegmentWriter:
         self._cache.release_buffers()
         return replace(staged, path=self.path, mirrors=self._cache.copied_to)
 
-    def read(self, record: Record) -> pa.Buffer:
-        """Return a frame's verified bytes, from a buffer or from the object."""
-        return pa.py_buffer(self._cache.read(record))
+    def decode(
+        self, record: Record, rows: int, raw_bytes: int, schema: pa.Schema
+    ) -> pa.RecordBatch:
+        """Return the rows of a frame, whose bytes a buffer or the object has, verified."""
+        data = pa.py_buffer(self._cache.read(record))
+        return decode_frame(
+            data,
+            rows=rows,
+            schema=schema,
+            columns=None,
+            where=self.where,
+            limit_bytes=max(raw_bytes, 1),
+        )
 
     def abort(self) -> None:
         """End reading and discard an unfinished object; never raises, safe to repeat."""
@@ -145,37 +155,3 @@ class SegmentWriter:
 def open_pool(storage: Storage) -> BufferPool:
     """Return a pool of buffers that are at least as large as the storage's smallest upload part."""
     return BufferPool(BUFFERS, max(BUFFER_BYTES, storage.profile.part_bytes))
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFrame:
-    """The facts needed to read a frame back from the segment it was written to."""
-
-    rows: int
-    crc: int
-    raw_bytes: int
-    segment: SegmentWriter
-    record: Record
-
-    def decode(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Return its rows; raises as `SegmentWriter.read` and `decode_frame`."""
-        return _decode(self, self.segment.read(self.record), schema, self.segment.where)
-
-
-def decode_inline(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows of a frame that no segment holds; raises as `decode_frame`."""
-    return _decode(frame, frame.data, schema, "inline frame")
-
-
-def _decode(
-    facts: Frame | WrittenFrame, data: pa.Buffer, schema: pa.Schema, where: str
-) -> pa.RecordBatch:
-    check_frame(data, crc=facts.crc, where=where)
-    return decode_frame(
-        data,
-        rows=facts.rows,
-        schema=schema,
-        columns=None,
-        where=where,
-        limit_bytes=max(facts.raw_bytes, 1),
-    )

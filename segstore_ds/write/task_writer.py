@@ -44,7 +44,7 @@ from segstore_ds.write.frame_rows import FrameRows
 from segstore_ds.write.inputs import check_batch
 from segstore_ds.write.layout import size_of
 from segstore_ds.write.request import Target
-from segstore_ds.write.segment_writer import SegmentWriter, WrittenFrame, decode_inline, open_pool
+from segstore_ds.write.segment_writer import SegmentWriter, open_pool
 from segstore_ds.write.staged import Refused, StagedTask, delete_staged
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class TaskWriter:
         self._shrunk = 1.0  # how much a frame is expected to be of its size before compression
         self._staged: list[SegmentEntry] = []
         self._stats: list[tuple[int, Piece]] = []  # the rows of each segment, and their statistics
-        self._written: list[WrittenFrame] = []  # if readable
+        self._written: list[tuple[int, Callable[[], pa.RecordBatch]]] = []  # if readable
         self._finished = self._aborted = False
 
     @property
@@ -236,10 +236,9 @@ class TaskWriter:
             place += rows
 
     def _sources(self) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
-        for frame in self._written:
-            yield frame.rows, partial(frame.decode, self._stored)
+        yield from self._written
         for inline in self._inline:
-            yield inline.rows, partial(decode_inline, inline, self._stored)
+            yield inline.rows, partial(inline.decode, self._stored)
         for batch in self._gathered.batches:
             yield batch.num_rows, partial(pa.concat_batches, [batch])  # a reader may write to it
 
@@ -311,7 +310,7 @@ class TaskWriter:
     def _write(self, piece: Frame | pa.RecordBatch) -> None:
         if self._format == PARQUET:
             if isinstance(piece, Frame):
-                piece = decode_inline(piece, self._stored)
+                piece = piece.decode(self._stored)
             self._write_rows(piece)
         elif isinstance(piece, Frame):
             self._write_frame(piece)
@@ -384,9 +383,8 @@ class TaskWriter:
     def _added(self, segment: SegmentWriter, frame: Frame, record: Record) -> None:
         self._shrunk = min(SPARE * frame.data.size / max(frame.raw_bytes, 1), 1.0)
         if self._readable:
-            self._written.append(
-                WrittenFrame(frame.rows, frame.crc, frame.raw_bytes, segment, record)
-            )
+            facts = (record, frame.rows, frame.raw_bytes, self._stored)
+            self._written.append((frame.rows, partial(segment.decode, *facts)))
 
     def _is_full(self, segment: SegmentWriter, size: int, rows: int) -> bool:
         layout, encoder = self._target.layout, segment.encoder

@@ -70,6 +70,24 @@ class Frame:
         facts = (self.data, self.rows, self.crc, self.stats, self.fingerprint, self.raw_bytes)
         return type(self), (*facts, self.filters)
 
+    def decode(
+        self,
+        schema: pa.Schema,
+        columns: Sequence[str] | None = None,
+        *,
+        where: str = "inline frame",
+    ) -> pa.RecordBatch:
+        """Return the rows; raises CorruptionError where the bytes are not as they were encoded."""
+        check_frame(self.data, crc=self.crc, where=where)
+        return decode_frame(
+            self.data,
+            rows=self.rows,
+            schema=schema,
+            columns=columns,
+            where=where,
+            limit_bytes=max(self.raw_bytes, 1),
+        )
+
 
 def encode_frame(
     batch: pa.RecordBatch,
@@ -120,14 +138,7 @@ def with_marks(
     lacking = [] if {*first} <= frame.stats.keys() else timed
     stats, filters = frame.stats, frame.filters
     if columns := list(dict.fromkeys((*wanted, *lacking))):
-        batch = decode_frame(
-            frame.data,
-            rows=frame.rows,
-            schema=schema,
-            columns=columns,
-            where=where,
-            limit_bytes=max(frame.raw_bytes, 1),
-        )
+        batch = frame.decode(schema, columns, where=where)
         stats = {**stats, **compute(batch, lacking)}
         values = distinct_values(batch, wanted)
         filters = build_filters(schema, values, frame_bytes=frame.data.size) if wanted else filters
