@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.cache.buffer import LAST_OFFSET, Buffer, Record
-from segstore_ds.cache.views import ByteArraySegment, as_view, join
+from segstore_ds.cache.views import as_view, join
 from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError
 
 CAPACITY = 256
@@ -40,13 +40,6 @@ def filled(*records: bytes, base: int = 0) -> Buffer:
     return buffer
 
 
-def test_a_new_buffer_is_empty():
-    buffer = Buffer(CAPACITY)
-    assert (buffer.content().length, buffer.room, dict(buffer.records)) == (0, CAPACITY, {})
-    assert buffer.read(0) is None
-    assert buffer._memory is None
-
-
 @pytest.mark.parametrize("base", BORDERS)
 def test_buffer_bytes_are_the_objects_bytes(base):
     buffer = filled(b"one", b"three", b"x", base=base)
@@ -55,24 +48,6 @@ def test_buffer_bytes_are_the_objects_bytes(base):
     assert [buffer.read(base + place) for place in (0, 3, 8)] == [b"one", b"three", b"x"]
     assert [record.end - base for record in buffer.records.values()] == [3, 8, 9]
     assert (buffer.read(base + 1), buffer.end) == (None, base + 9)
-
-
-def test_runs_of_laid_records_are_one_piece():
-    buffer = Buffer(CAPACITY)
-    assert lay(buffer, 0, b"a")
-    assert lay(buffer, 1, b"b")
-    assert put(buffer, 2, b"held")
-    assert lay(buffer, 6, b"c")
-    assert lay(buffer, 7, b"d")
-    assert [buffer.read(offset) for offset in (1, 2, 7)] == [b"b", b"held", b"d"]
-    assert [bytes(piece) for piece in buffer.content().buffers()] == [b"ab", b"held", b"cd"]
-
-
-def test_a_view_of_several_pieces_is_one_record():
-    pieces = join([ByteArraySegment(b"ab"), ByteArraySegment(b"cd")])
-    buffer = Buffer(CAPACITY)
-    assert buffer.write(Record(0, 4, 0), pieces)
-    assert buffer.read(0) == buffer.content().copy() == b"abcd"
 
 
 @pytest.mark.parametrize("size", [0, CAPACITY + 1, CAPACITY + 4, 10 * CAPACITY])
@@ -89,31 +64,6 @@ def test_an_offset_out_of_range_is_refused(offset):
     with pytest.raises(InvalidInputError, match="not inside an object"):
         put(buffer, offset, b"abc")
     assert (dict(buffer.records), buffer.content().length) == ({}, 0)
-
-
-@pytest.mark.parametrize("capacity", [0, -1])
-def test_a_buffer_without_bytes_is_refused(capacity):
-    with pytest.raises(InvalidInputError):
-        Buffer(capacity)
-
-
-@pytest.mark.parametrize("size", range(CAPACITY - 32, CAPACITY + 33))
-@pytest.mark.parametrize("write", [put, lay])
-def test_every_size_around_the_capacity(size, write):
-    """No room changes nothing; also if the rest of the buffer is 0 to 3 bytes more or less."""
-    data = random.Random(size).randbytes(size)
-    for base in (0, (1 << 31) - 100, (1 << 32) - 100):
-        for first in (0, 1, 2, 3, CAPACITY // 2):
-            buffer = filled(*[bytes(first)][: bool(first)], base=base)
-            if size > CAPACITY and write is put:
-                with pytest.raises(InvalidInputError):
-                    put(buffer, base + first, data)
-                continue
-            done = write(buffer, base + first, data)
-            assert done is (first + size <= CAPACITY)
-            assert buffer.read(base + first) == (data if done else None)
-            assert buffer.content().length == first + size * done
-            assert buffer.room == CAPACITY - first - size * done
 
 
 def test_closed_for_writes_it_changes_no_more():
@@ -157,6 +107,17 @@ def test_a_record_is_laid_into_the_memory_itself(size):
     assert buffer.room == CAPACITY - 3 - size
 
 
+def test_runs_of_laid_records_are_one_piece():
+    buffer = Buffer(CAPACITY)
+    assert lay(buffer, 0, b"a")
+    assert lay(buffer, 1, b"b")
+    assert put(buffer, 2, b"held")
+    assert lay(buffer, 6, b"c")
+    assert lay(buffer, 7, b"d")
+    assert [buffer.read(offset) for offset in (1, 2, 7)] == [b"b", b"held", b"d"]
+    assert [bytes(piece) for piece in buffer.content().buffers()] == [b"ab", b"held", b"cd"]
+
+
 def test_a_record_of_the_same_range_replaces_the_first():
     for write in (put, lay):
         buffer = Buffer(6)
@@ -164,18 +125,6 @@ def test_a_record_of_the_same_range_replaces_the_first():
         write(buffer, 13, b"def")
         assert put(buffer, 10, b"ABC")
         assert (buffer.content().copy(), buffer.room) == (b"ABCdef", 0)
-
-
-@given(st.permutations(range(12)), st.sets(st.integers(0, 11)))
-def test_any_order_gives_the_same_bytes(order, again):
-    buffer = Buffer(12 * 7)
-    buffer.base = 700
-    expected = bytearray(12 * 7)
-    for place in (*order, *again):
-        data = bytes([buffer.filled // 7 + place]) * 7
-        assert put(buffer, 700 + place * 7, data)
-        expected[place * 7 : place * 7 + 7] = data
-    assert buffer.content().copy() == expected
 
 
 def cut(data: bytes, *borders: int) -> list[Record]:
