@@ -124,7 +124,8 @@ class FolderBatches:
 
     def stop_here(self) -> None:
         """Let no batch go past what is there now."""
-        streams = self.folder.whole()
+        self.folder.look(whole=True)
+        streams = self.folder.streams
         self.target = {name: (root.stream_id, root.tail) for name, (_, root) in streams.items()}
 
     def begin(self) -> Progress:

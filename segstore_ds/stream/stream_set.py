@@ -174,7 +174,10 @@ class SetFollow(Iterator[pa.RecordBatch]):
         self._batches, self._column, self._how = batches, column, how
         self._clock, self._poll_s, self._timeout_s = batches.folder.clock, poll_s, timeout_s
         self._wait_s, self._heard_s = FIRST_WAIT_S, self._clock.boot_s()
-        batches.folder.whole()
+        if before is None:
+            batches.folder.whole()
+        else:
+            batches.folder.look(whole=True)
         self._done = self._end = batches.begin() if before is None else before
         self._readings: dict[str, Reading] = {}
         self._given: Iterator[pa.RecordBatch] = iter(())

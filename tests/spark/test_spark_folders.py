@@ -200,6 +200,24 @@ def test_dropped_streams_end_a_query_or_leave_it(folder: str) -> None:
 
 
 @with_limits
+def test_a_query_goes_on_with_no_stream_at_all(folder: str) -> None:
+    """All left; one that comes later joins."""
+    reader = query(folder, failOnDataLoss="false")
+    begun = reader.latestOffset({"cut": "tail"}, LIMIT)
+    for name in "abc":
+        segstore.drop(f"{folder}/{name}", confirm=f"{folder}/{name}")
+    again = FolderStreamReader(reader._folder, reader._options, reader._schema)
+    again.prepareForTriggerAvailableNow()
+    end = again.latestOffset(begun, LIMIT)
+    assert end == {"streams": {}}
+    assert again.latestOffset(end, LIMIT) == end
+    segstore.create(f"{folder}/d", like={"n": 1, "x": "p"}).append({"n": 1, "x": "p"})
+    more = FolderStreamReader(reader._folder, reader._options, reader._schema)
+    more.prepareForTriggerAvailableNow()
+    assert read(more, end, more.latestOffset(end, LIMIT)) == [("d", 1)]
+
+
+@with_limits
 def test_a_stream_with_other_columns_ends_the_query_until_it_is_loaded_again(folder: str) -> None:
     reader = query(folder)
     begun = reader.latestOffset({"cut": "tail"}, LIMIT)

@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from fixtures_s3 import S3Server
 from virtual_time import VirtualTime
 from wrapped_storage import WrappedStorage
 
@@ -400,3 +401,32 @@ def test_a_listing_that_lacks_a_stream_does_not_drop_it(url: str) -> None:
     segstore.drop(stream.url, confirm=stream.url)
     streams.look(whole=True)
     assert [*streams.streams] == []
+
+
+def test_a_look_at_a_bucket_costs_what_is_new(s3_server: S3Server) -> None:
+    """Over HTTP: streams that were created after a listing are seen, and quiet looks are free."""
+    url = f"s3://{s3_server.new_bucket()}/s"
+    options = s3_server.options
+    for name in "abc":
+        segstore.create(f"{url}/{name}", N, storage_options=options)
+    time = VirtualTime()
+    folder = StreamFolder.open(f"{url}/*", options, single_writer=False, clock=time.clock)
+    assert len(s3_server.requests(folder.look)) <= 1 + 4 * 3
+    time.advance(160)
+    folder.look(whole=True)
+    assert s3_server.requests(folder.look) == []
+    stream = segstore.create(f"{url}/d", N, storage_options=options)
+    time.advance(10)
+    asked = s3_server.requests(folder.look)
+    assert len(asked) <= 1 + 2 * 3 + 4, asked
+    assert [*folder.streams] == [*"abcd"]
+    stream.append(pa.table({"n": [1, 2]}))
+    time.advance(30)
+    folder.look()
+    assert folder.streams["d"][1].tail == 2
+    segstore.drop(stream.url, confirm=stream.url, storage_options=options)
+    time.advance(30)
+    folder.look()
+    assert [*folder.streams] == [*"abc"]
+    found = segstore.StreamSet(f"{url}/*", storage_options=options).scan(filters="stream == 'a'")
+    assert pa.table(found).num_rows == 0
