@@ -259,11 +259,13 @@ def _changes(old: Root | None, new: Root, known: Mapping[str, Any]) -> str | Non
             one or stored: other for stored, (one, other) in named.items() if one != other
         }
     found = {name: value for name, value in found.items() if value not in ([], {})}
+    if not found:
+        return None
     text = build_json(found).decode()
     if len(text) > _CHANGES:
         counted = {name: len(value) for name, value in found.items() if isinstance(value, Sized)}
         text = build_json(counted).decode()
-    return text if found else None
+    return text
 
 
 @lru_cache(maxsize=16)
