@@ -99,3 +99,25 @@ def test_finer_times_are_an_error_that_names_the_column(
         segstore.spark.read(spark, url, filters=[["took", "==", pd.Timedelta(1, "ns")]])
     narrow = segstore.spark.read(spark, url, columns=["n"])
     assert sorted(row.n for row in narrow.collect()) == [0, 1]
+
+
+def test_columns_of_sparks_own_nanoseconds_are_refused(spark: SparkSession, url: str) -> None:
+    """Spark 4.3 has such types if a setting is on; Python knows none, and nothing is written."""
+    setting = "spark.sql.timestampNanosTypes.enabled"
+    session = spark.newSession()
+    try:
+        session.conf.get(setting)
+    except PySparkException:
+        pytest.skip("this Spark has no types of nanoseconds")
+    session.conf.set(setting, "true")
+    session.conf.set("spark.sql.execution.pyspark.udf.hideTraceback.enabled", "true")
+    stream = segstore.create(url, SCHEMA)
+    stream.append(events([NOON]))
+    micros = NOON // 1000
+    segstore.spark.register(session)
+    found = segstore.spark.read(session, url).selectExpr("unix_micros(ts)").collect()
+    assert [row[0] for row in found] == [micros]
+    text = "SELECT CAST('2026-01-01 12:00:00.123456789' AS TIMESTAMP_NTZ(9)) AS fine"
+    with segstore.spark.activated(session), pytest.raises(PySparkException, match="ntz\\(9\\)"):
+        session.sql(text).write.format("segstore").mode("append").save(url)
+    assert stream.refresh().tail == 1
