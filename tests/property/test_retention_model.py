@@ -15,7 +15,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from model import ModelStream
 from strategies import COLUMNS, FIRST_COLUMNS, layouts, to_table
 from stream_kit import snapshot
-from test_stream_model import GRACE_S, StreamMachine
+from stream_machine import GRACE_S, StreamMachine
 
 from segstore_ds.errors import (
     NotFoundError,

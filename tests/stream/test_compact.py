@@ -46,7 +46,6 @@ LISTS = {
 }
 # Only Arrow segments are stitched: a Parquet file is not a row of frames.
 WAYS = [("arrow", "merge"), ("arrow", "stitch"), ("parquet", "merge")]
-SPLITS = [("arrow", "split"), ("parquet", "split")]
 ways = partial(pytest.mark.parametrize, ("each_format", "mode"), indirect=["each_format"])
 
 
@@ -330,15 +329,6 @@ def test_old_versions_stay_readable_until_vacuum() -> None:
     stream.maintain(grace=DAY)
     assert not inputs & objects(storage)
     assert values(stream) == list(range(62))
-
-
-def test_repeated_batch_is_known_after_compaction() -> None:
-    """Writers survive: the same batch again changes nothing."""
-    stream, _ = make_stream(2)
-    stream.append(numbers(20, 30), writer_id="w", batch_id=1)
-    stream.compact()
-    assert stream.append(numbers(20, 30), writer_id="w", batch_id=1).repeated
-    assert values(stream) == list(range(30))
 
 
 def _append_auto(stream: Stream, data: pa.Table, layout: Layout = STAGED) -> None:

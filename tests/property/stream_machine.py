@@ -5,7 +5,6 @@ import uuid
 
 import pyarrow as pa
 import pytest
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -38,8 +37,6 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
-
-pytestmark = pytest.mark.slow
 
 WRITERS = st.sampled_from(["w1", "w2", "w3", "größe"])
 GRACE_S = 3600
@@ -266,14 +263,3 @@ class StreamMachine(RuleBasedStateMachine):
             seen = (stream.head, stream.tail, stream.version, tuple(stream.schema.names))
             model = self.model
             assert seen == (model.head, model.tail, model.version, model.columns)
-
-
-# Retention's machine has all of these rules, and is run every time.
-TestStreamModel = pytest.mark.sweep(StreamMachine.TestCase)
-TestStreamModel.settings = settings(
-    settings.default,
-    max_examples=max(25, settings.default.max_examples // 4),
-    stateful_step_count=30,
-    # A failing life is short enough to be read, and long ones take minutes to shrink.
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
