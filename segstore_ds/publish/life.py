@@ -440,7 +440,7 @@ def _clean(
 def forget_tables(context: StreamContext, record: Redaction) -> Iterator[tuple[str, str, str, int]]:
     """Delete what may hold redacted values in a stream's tables.
 
-    A table is published again in one commit, so its readers see the old or the redacted events.
+    The first commit takes all of them out, so readers see the old or the redacted events.
     What only older commits name goes at once: who still reads it gets an error. Yields what is
     left, what it waits for, the call that ends it if not the same one, and when, in microseconds.
     """
