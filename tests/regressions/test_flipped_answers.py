@@ -1,4 +1,4 @@
-"""A bit that flips in a read is no other writer's commit: what was put is not put again."""
+"""A bit that flips in a read is no other writer's commit, and no other stream's."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -48,3 +48,31 @@ def test_a_commit_is_not_made_twice(place: int) -> None:
     assert not storage.armed
     assert (commit.start, commit.end) == (1, 2)
     assert open_on("memory://flipped").read().read_all()["n"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_backup_goes_on(number: int) -> None:
+    """Found in simulation, by the seed 20261129333."""
+    stream = create_on(open_storage(f"memory://flipped-{number}"), SCHEMA)
+    backup = open_storage(f"memory://flipped-{number}-backup")
+    stream.append({"n": 1})
+    stream.back_up(backup)
+    stream.append({"n": 2})
+    assert stream.back_up(_NthFlipped(backup, number)).tail == 2
+    assert open_on(backup).read().read_all()["n"].to_pylist() == [1, 2]
+
+
+class _NthFlipped(WrappedStorage):
+    """Flips a bit in one read of a commit."""
+
+    def __init__(self, inner: Storage, number: int) -> None:
+        super().__init__(inner)
+        self.left = number
+
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:
+        answer = work()
+        if verb == "get" and path.startswith("log/0") and isinstance(answer, bytes):
+            self.left -= 1
+            if not self.left:
+                return answer[:70] + bytes([answer[70] ^ 1]) + answer[71:]  # type: ignore[return-value]
+        return answer
