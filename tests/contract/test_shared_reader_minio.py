@@ -1,4 +1,4 @@
-"""Eight processes share a reader on a real S3 server."""
+"""Several processes share a reader on a real S3 server."""
 
 import time
 from collections import Counter
@@ -15,19 +15,21 @@ from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 
 pytestmark = FETCHES
+PROCESSES = 5  # each makes a client of its own, which takes half a second of CPU
 
 
-def test_eight_processes_share_a_reader(minio) -> None:
+def test_processes_share_a_reader(minio) -> None:
     """Each event goes to one of them; what two had that were killed goes to others."""
     url = f"{minio.new_bucket()}/s"
     stream = create_on(open_storage(url, minio.options), SCHEMA, upkeep=None)
     tail = 0
     with ExitStack() as stack:
         members = [
-            stack.enter_context(running(work, url, f"w{n}", "40s", minio.options)) for n in range(8)
+            stack.enter_context(running(work, url, f"w{n}", "40s", minio.options))
+            for n in range(PROCESSES)
         ]
         end = time.monotonic() + 120
-        while sum(len(seen.record.members) for seen in stream.readers) < 8:
+        while sum(len(seen.record.members) for seen in stream.readers) < PROCESSES:
             assert time.monotonic() < end, "a member does not join"
             time.sleep(0.1)
         for n in range(60):
@@ -43,14 +45,14 @@ def test_eight_processes_share_a_reader(minio) -> None:
     counts = Counter(n for each in got for batch in each for n in batch)
     assert sorted(counts) == list(range(tail))
     assert counts.total() - tail <= 2 * 50  # what the two had in their hands
-    assert sum(map(bool, got)) >= 4  # how evenly they share is no promise
+    assert sum(map(bool, got)) >= 3  # how evenly they share is no promise
     assert stream.position("reader:billing").offset == tail
     left = {name for seen in stream.readers for name in seen.record.members}
     assert left <= {"w1", "w2"}  # killed with nothing in hand: nobody waited for their leases
 
 
 @pytest.mark.parametrize("key", [None, pytest.param(["s"], marks=pytest.mark.sweep)])
-def test_eight_processes_write_dead_letters_once(minio, key) -> None:
+def test_processes_write_dead_letters_once(minio, key) -> None:
     """What they reject and what two die of is there once; all else is done, though two are killed.
 
     A batch that a member has rejected a row of comes back if the member dies before it says so.
@@ -68,7 +70,7 @@ def test_eight_processes_write_dead_letters_once(minio, key) -> None:
                 stack.enter_context(
                     running(work_and_reject, url, f"w{life}.{n}", "4s", minio.options, key)
                 )
-                for n in range(8)
+                for n in range(PROCESSES)
             ]
             if life == 0:
                 time.sleep(2)
