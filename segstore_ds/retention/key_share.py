@@ -128,8 +128,10 @@ def turn_of(
         for each in sorted(record.deliveries, key=lambda each: (each.since or 0, each.start)):
             own = {*each.buckets} if each.letter is not None else held & {*each.buckets}
             if own and each.mark not in barred:
-                delivery = replace(each, buckets=sorted(own))
-                return Turn(frozenset(own), each.start, each.end, delivery)
+                begins = min(share.positions[bucket] for bucket in own)  # the head may be there
+                start = min(max(each.start, begins), each.end)
+                delivery = replace(each, start=start, buckets=sorted(own))
+                return Turn(frozenset(own), start, each.end, delivery)
     if not new:
         return Turn(frozenset(), record.offset, record.offset)
     return Turn(frozenset(new), start, NO_END)

@@ -1,6 +1,7 @@
 """Members that share a reader by key: the events of a key go to one at a time, in order."""
 
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
 
@@ -16,8 +17,14 @@ from segstore_ds.errors import (
     ReaderConflictError,
     SegstoreError,
 )
-from segstore_ds.format.reader_record import decode_record, encode_record
-from segstore_ds.retention.key_share import BUCKETS, bucket_of
+from segstore_ds.format.reader_record import (
+    Delivery,
+    KeyShare,
+    ReaderRecord,
+    decode_record,
+    encode_record,
+)
+from segstore_ds.retention.key_share import BUCKETS, bucket_of, turn_of
 from segstore_ds.stream.opening import open as open_on
 
 KEYS = 20
@@ -250,3 +257,13 @@ def test_an_error_while_publishing_is_made_up_for():
     assert poll(follow) == list(range(50, 100))
     follow.close()
     assert record(stream).offset == 50
+
+
+def test_what_is_left_of_a_delivery_begins_where_its_keys_are_done():
+    """Found in simulation, by the seed 20261129305: retention had dropped what lay before."""
+    lost = [Delivery(5, 30, 1, "c", buckets=[1, 3])]
+    share = KeyShare(["s"], [15, 15, 20, 20], ["a", "a", "a", "a"])
+    record = ReaderRecord("id", 0, 15, "", 60, by_key=share, deliveries=lost)
+    turn = turn_of(record, share, "a", [])
+    assert (turn.start, turn.end) == (15, 30)
+    assert turn.delivery == replace(lost[0], start=15)
