@@ -265,6 +265,21 @@ def _any_token(_original: Any) -> Any:
     return own_record
 
 
+def _given_anyhow(original: Any) -> Any:
+    def give_out(*given: Any) -> bool:
+        original(*given)
+        return True
+
+    return give_out
+
+
+def _all_buckets(original: Any) -> Any:
+    def done_by_key(record: Any, share: Any, _buckets: Any, done: int) -> Any:
+        return original(record, share, range(len(share.positions)), done)
+
+    return done_by_key
+
+
 # --- rewrites ------------------------------------------------------------------------------------
 
 
@@ -369,6 +384,9 @@ def _value(value: Any) -> Callable[[Any], Any]:
 _ADD = "log.metadata_log:MetadataLog.add_or_read"
 _WRITERS = ("append-1", "append-2", "write-1")
 _PAIR = ("pair-write-1", "pair-write-2", "pair-read", "pair-op-1", "pair-op-2")
+_DESK = ("desk-write", "desk-keep")
+_LETTERS = ("letters-1", "letters-2", "letters-3")
+_KEYS = ("keys-1", "keys-2", "keys-3")
 _LAPSE = ("lapse-write-1", "lapse-read", "lapse-expiry", "lapse-keep")
 _SHAPE = ("shape-write-1", "shape-read", "shape-smith", "shape-publish")
 _DAYS = 72.0
@@ -573,6 +591,41 @@ MUTANTS = (
         ("append-1", "append-2", "member-1", "member-2"),
         ("pause",),
         0.02,
+        24,
+    ),
+    Mutant(
+        "what is not in a member's range is given out",
+        "retention.members:MemberReader.give_out",
+        _given_anyhow,
+        (*_DESK, *_LETTERS),
+        (),
+        0.0,
+        24,
+    ),
+    Mutant(
+        "what others hold is done, too",
+        "retention.key_share:done_by_key",
+        _all_buckets,
+        (*_DESK, *_KEYS),
+        (),
+        0.0,
+        24,
+    ),
+    Mutant(
+        "dead letters are not written",
+        "stream.dead_letters:DeadLetters.write",
+        _always(None),
+        (*_DESK, *_LETTERS),
+        (),
+        0.0,
+    ),
+    Mutant(
+        "deliveries are not counted",
+        "retention.leases:_given",
+        lambda _original: lambda record, *_given: record,
+        (*_DESK, *_LETTERS),
+        ("kill",),
+        0.01,
         24,
     ),
     Mutant(

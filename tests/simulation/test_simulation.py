@@ -3,6 +3,10 @@
     pytest tests/simulation --seeds 1000-2000 --hours 24
 
 A failure prints the command that replays it with the actors and the kinds of faults that it takes.
+
+The engine and its libraries take four fifths of a life's CPU time, and the store, the threads and
+the oracles one: 20 to 24 % in three lives of 8 hours, profiled thread by thread. So a harness that
+cost nothing would live a quarter more operations in a second.
 """
 
 import datetime as dt
