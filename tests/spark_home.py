@@ -16,6 +16,7 @@ from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ def make_home(folder: Path) -> None:
         package = archive.name.partition("-")[0].removesuffix(".zip")  # py4j-0.10.9.9-src.zip
         unpacked = folder / "python" / "lib" / archive.name
         unpacked.mkdir(parents=True)
-        (unpacked / package).symlink_to(Path(import_module(package).__file__).parent)
+        (unpacked / package).symlink_to(Path(str(import_module(package).__file__)).parent)
 
 
 # Tests start many JVMs for a minute each: two fifths of their CPU time went to the second compiler
@@ -98,8 +99,9 @@ def write_classes(file: Path) -> None:
     from segstore_ds.spark import register
 
     try:
-        settings = {"spark.ui.enabled": "false", "spark.sql.warehouse.dir": str(made / "warehouse")}
-        spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+        warehouse = str(made / "warehouse")
+        spark = builder.config("spark.sql.warehouse.dir", warehouse).getOrCreate()
         register(spark)
         url = f"file://{made}/stream"
         events = spark.sql("SELECT id n, id % 2 k FROM range(9)")
@@ -107,10 +109,10 @@ def write_classes(file: Path) -> None:
         found = spark.read.format("segstore").load(url).where("n > 1").groupBy("k").count()
         found.write.parquet(f"{url}.parquet")
         spark.read.parquet(f"{url}.parquet").orderBy("k").collect()
-        events = spark.readStream.format("segstore").load(url).writeStream.format("segstore")
-        events = events.option("checkpointLocation", f"{url}-checkpoint").trigger(availableNow=True)
-        events.start(f"{url}-2").awaitTermination()
-        gateway = spark.sparkContext._gateway
+        copy = spark.readStream.format("segstore").load(url).writeStream.format("segstore")
+        copy = copy.option("checkpointLocation", f"{url}-checkpoint").trigger(availableNow=True)
+        copy.start(f"{url}-2").awaitTermination()
+        gateway: Any = spark.sparkContext._gateway
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()
