@@ -17,7 +17,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.storage import open_storage
-from segstore_ds.storage.local_files import Reader
+from segstore_ds.storage.local_files import close_read
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -165,12 +165,12 @@ def test_file_that_fails_when_it_is_closed_was_read(tmp_path, monkeypatch) -> No
     stream = create_on(open_storage(tmp_path / "p"), numbers(0, 0).schema)
     stream.append(numbers(0, 500), layout=STAGED)
 
-    class Closing(Reader):
-        def __exit__(self, *args: object) -> None:
-            os.close(self._descriptor)
-            super().__exit__(*args)
+    def close_twice(descriptor: int) -> None:
+        os.close(descriptor)
+        close_read(descriptor)
 
-    monkeypatch.setattr("segstore_ds.storage.local.Reader", Closing)
+    for module in ("local", "local_files"):
+        monkeypatch.setattr(f"segstore_ds.storage.{module}.close_read", close_twice)
     stream.followers.add(str(tmp_path / "f"))
     assert found(open_on(open_storage(tmp_path / "f"))) == list(range(500))
 
