@@ -2,6 +2,14 @@
 
 A mutant replaces a function or a constant wherever the engine has it. It names the actors, the
 faults and the hours that show it: in a life of these alone it is noticed soonest.
+
+No life notices these, which other tests do:
+
+- settings do not follow a column that is replaced: `test_settings_follow_columns.py`
+- a joining member takes its own record for the newest: `test_shared_readers.py`
+- a new follower gets what lies beside the segments: `test_followers_copied.py`
+- a reader's record is written without a look for a drop: `test_readers.py`
+- a follower has no hint of its newest commit: `test_followers_damaged.py`
 """
 
 import sys

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+import fsspec
 import pytest
 from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, numbers
@@ -98,7 +99,9 @@ def test_a_file_that_a_killed_writer_left_does_not_stop_an_addition(pair: Pair) 
     """No version lists it: an empty file and a part of one, as a kill on a disk leaves them."""
     grow(pair.stream, 0, 3)
     primary = open_storage(pair.primary)
-    primary.put("segments/00000000000000000003-aaaaaaaaaaaa/0-0-0.parquet", b"PAR1")
+    killed = "segments/00000000000000000003-aaaaaaaaaaaa"
+    primary.put(f"{killed}/0-0-0.parquet", b"PAR1")
+    fsspec.filesystem("memory").pipe_file(f"{pair.primary}/{killed}/0-0-1.parquet", b"")
     primary.put("status/00000000000000000003-segments-0123456789abcdef01234567", b"v1\n")
     pair.stream.followers.add(pair.follower)
     assert content(pair.follower).keys() < content(pair.primary).keys()
