@@ -104,6 +104,7 @@ def pytest_unconfigure() -> None:
 
 
 SPARK = "tests/spark/"
+LIVES = "tests/simulation/"
 SERVERS = ("tests/contract/", "tests/crash/test_races.py", "tests/crash/test_server_faults.py")
 OWN_SESSIONS = tuple(
     f"{SPARK}test_{name}"
@@ -123,7 +124,8 @@ LONG = (
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Start sessions and servers seldom: what uses one goes to one process, the rest by file.
 
-    Slow Spark tests that share a session go to two processes: they are a third of the work.
+    Slow Spark tests that share a session go to two processes: they are a third of the work. Lives
+    of the simulation share nothing, and go to all.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -132,6 +134,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             if nodeid.startswith(SERVERS):
                 return "servers"
             slow, file = "slow" in config.option.markexpr, super()._split_scope(nodeid)
+            if slow and file.startswith(LIVES):
+                return f"{file}{crc32(nodeid.encode()) % 4}"
             if not file.startswith(SPARK) or (slow and file.startswith(OWN_SESSIONS)):
                 return file
             return f"{SPARK}{crc32(file.encode()) % 2}" if slow else SPARK

@@ -78,6 +78,10 @@ class Mender(_Hurt):
     saved = 0
     unnamed = False  # the commit that names the twin is damaged, and repair asks for a replica
 
+    def begin(self) -> None:
+        with suppress(FormatError):  # it may have died before it could repair
+            super().begin()
+
     def step(self) -> None:
         if not self.hurt.sick:
             self.strike()
