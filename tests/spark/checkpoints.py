@@ -1,6 +1,8 @@
-"""What happens to a query's checkpoint when a driver dies at the wrong moment."""
+"""A query with a checkpoint, and what happens to it when a driver dies at the wrong moment."""
 
 from pathlib import Path
+
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 
 def forget_newest_commit(checkpoint: Path) -> None:
@@ -28,3 +30,12 @@ def _forget_newest(log: Path) -> None:
     if numbers:
         (log / str(max(numbers))).unlink()
         (log / f".{max(numbers)}.crc").unlink(missing_ok=True)
+
+
+def start_query(writer: DataStreamWriter, checkpoint: str, *, now: bool) -> StreamingQuery:
+    """Start a query that runs until it is stopped; with `now` to the end of what is there."""
+    trigger = {"availableNow": True} if now else {"processingTime": "0 seconds"}
+    query = writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
+    if now:
+        query.awaitTermination()
+    return query

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from checkpoints import start_query
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -31,11 +32,7 @@ def start(spark: SparkSession, url: str, tmp_path: Path) -> Iterator[Callable[..
     def run(*names: str, now: bool = False, to: str = url, **options: Any) -> StreamingQuery:
         events = spark.readStream.format("segstore").options(**options).load(f"{tmp_path}/s/*")
         writer = events.select(*(names or ["*"])).writeStream.format("segstore").option("path", to)
-        writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
-        trigger = {"availableNow": True} if now else {"processingTime": "0 seconds"}
-        queries.append(writer.trigger(**trigger).start())
-        if now:
-            queries[-1].awaitTermination()
+        queries.append(start_query(writer, f"{tmp_path}/checkpoint", now=now))
         return queries[-1]
 
     yield run

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from checkpoints import start_query
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -53,11 +54,7 @@ def start(
     ) -> StreamingQuery:
         events = spark.readStream.format("segstore").options(**options).load(numbers.url)
         writer = events.writeStream.format(sink).option("path", url).option("takeover", takeover)
-        writer = writer.option("checkpointLocation", f"{tmp_path}/{checkpoint}")
-        trigger = {"availableNow": True} if now else {"processingTime": "0 seconds"}
-        queries.append(writer.trigger(**trigger).start())
-        if now:
-            queries[-1].awaitTermination()
+        queries.append(start_query(writer, f"{tmp_path}/{checkpoint}", now=now))
         return queries[-1]
 
     yield run

@@ -16,24 +16,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from publish_kit import TABLES, Table
+from publish_kit import HOT, SCHEMA, SETTLED, TABLES, Table, events
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError, NotFoundError
 from segstore_ds.options.table import TableFormat
 from segstore_ds.publish import delta, life
 from segstore_ds.stream.stream import Stream
-from segstore_ds.write.layout import Layout
-
-SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
-SETTLED = Layout(inline_bytes=0, segment_format="parquet")
-HOT = Layout(inline_bytes=0, segment_format="arrow")
-
-
-def events(start: int, end: int) -> pa.Table:
-    """Return the events start to end."""
-    words = [["", "ada", "größe", None][n % 4] for n in range(start, end)]
-    return pa.table({"n": list(range(start, end)), "word": words}, SCHEMA)
 
 
 @pytest.fixture

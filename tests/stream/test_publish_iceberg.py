@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from publish_kit import iceberg_entries
+from publish_kit import HOT, SCHEMA, SETTLED, events, iceberg_entries
 from pyiceberg.table import StaticTable
 
 import segstore_ds as segstore
@@ -19,17 +19,6 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.publish import iceberg, manifests
 from segstore_ds.publish.life import clean_tables
 from segstore_ds.stream.stream import Stream
-from segstore_ds.write.layout import Layout
-
-SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
-SETTLED = Layout(inline_bytes=0, segment_format="parquet")
-HOT = Layout(inline_bytes=0, segment_format="arrow")
-
-
-def events(start: int, end: int) -> pa.Table:
-    """Return the events start to end."""
-    words = [["", "ada", "größe", None][n % 4] for n in range(start, end)]
-    return pa.table({"n": list(range(start, end)), "word": words}, SCHEMA)
 
 
 @pytest.fixture
