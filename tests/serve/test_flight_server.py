@@ -506,8 +506,10 @@ def test_a_stream_that_is_not_there_is_named(tmp_path, capsys):
 
 def test_a_client_that_stalls_does_not_keep_it_from_ending(stream):
     server = _serve(stream.url, "--writable", "--stop-timeout", "1s")
-    writer, _ = flight.connect(server.place).do_put(_command(rows=2), SCHEMA)
+    client = flight.connect(server.place)
+    writer, _ = client.do_put(_command(rows=2), SCHEMA)
     writer.write_table(_rows(0, 1))
+    assert [*client.list_flights()]  # by the same connection: the server has the call before it
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(30) == 1
     assert stream.refresh().tail == 6

@@ -24,7 +24,7 @@ from sim_store import KINDS
 from simulation import CAST, Life, Outcome
 
 HERE = Path(__file__).parent
-QUICK = (8,)
+QUICK = (12, 17)
 SLOW = (11, *range(100, 104))
 FRESH_S = (5.0, pytest.param(60.0, marks=pytest.mark.sweep))
 
