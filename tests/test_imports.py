@@ -212,7 +212,7 @@ FEATURES = re.compile(
 NAMED = {
     "log/origins.py": {"clone"},
     "read/cuts.py": {"replica"},
-    "read/history_rows.py": {"redact"},
+    "read/metadata_rows.py": {"redact"},
     "read/parquet_files.py": {"clone"},
     "status/deletable.py": {"clone"},
 }

@@ -27,7 +27,7 @@ from segstore_ds.cli import (
 from segstore_ds.cli.arguments import Json, Options, Run, choose, spell_calls, spell_flags
 from segstore_ds.cli.show import to_json
 from segstore_ds.errors import FormatError, SegstoreError, UnsupportedVersionError
-from segstore_ds.options.printable import printable, printable_json
+from segstore_ds.options.quantities import printable, printable_json
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Look": look.VERBS,

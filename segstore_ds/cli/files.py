@@ -19,7 +19,7 @@ import typer
 
 from segstore_ds.cli.show import has_far_times, rows_of, to_json
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options.printable import printable, printable_json
+from segstore_ds.options.quantities import printable, printable_json
 
 PIPE = "-"
 _BLOCK_BYTES = 16 << 20  # of CSV and JSON, which Arrow parses block by block: no line is longer

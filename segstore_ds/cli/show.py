@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from segstore_ds.options.printable import printable, printable_json
+from segstore_ds.options.quantities import printable, printable_json
 
 _WIDE = 1 << 62  # of what is no terminal: nothing is cut
 _LEAST = 8  # of a cell of text on a narrow terminal

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from segstore_ds.observe.description import LANES, MIXED, Bar, Description
 from segstore_ds.observe.figures import FORMATS, ReaderFigures
-from segstore_ds.options.printable import printable_html as escape
+from segstore_ds.options.quantities import printable_html as escape
 from segstore_ds.options.quantities import with_unit
 
 # Colours by name, light and dark; notebooks say which of the two they show.

@@ -16,7 +16,7 @@ from segstore_ds.errors import SegstoreError
 from segstore_ds.observe.description import COMMITS_READ, Description
 from segstore_ds.observe.drawing import STYLE, draw_history, draw_stream, moment, with_duration
 from segstore_ds.observe.figures import Metrics
-from segstore_ds.options.printable import printable_html as escape
+from segstore_ds.options.quantities import printable_html as escape
 from segstore_ds.options.quantities import with_unit
 
 _NOTEBOOK = 760  # px

@@ -22,12 +22,13 @@ from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import Root
 from segstore_ds.format.statistics import Flags, absent_in, limits_of
 from segstore_ds.log.context import StreamContext
-from segstore_ds.read.history_rows import HISTORY, history_rows
 from segstore_ds.read.metadata_rows import (
     BATCH_ROWS,
+    HISTORY,
     ROW_TABLES,
     RowDicts,
     build_batches,
+    history_rows,
     ints,
     texts,
 )

@@ -40,8 +40,8 @@ from segstore_ds.read.cuts import (
 )
 from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filters.given import FilterLike
-from segstore_ds.read.history_rows import HISTORY, history_rows, pick_commits
 from segstore_ds.read.latest import check_key, newest_by_key
+from segstore_ds.read.metadata_rows import HISTORY, history_rows, pick_commits
 from segstore_ds.read.metadata_tables import find_table, open_table
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.read.request import plan_reading

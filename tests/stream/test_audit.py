@@ -9,7 +9,7 @@ import pytest
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.read.history_rows import history_rows
+from segstore_ds.read.metadata_rows import history_rows
 from segstore_ds.retention.readers import register_reader
 from segstore_ds.status.table import HISTORY
 from segstore_ds.storage import open_storage
