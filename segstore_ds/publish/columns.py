@@ -76,7 +76,7 @@ def as_delta(schema: pa.Schema, names: Names = MappingProxyType({})) -> Columns:
         stored.append(own.name)
         fields.append({**found, "name": name})
     text = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
-    return Columns(tuple(stored), left_out, text)
+    return Columns(tuple(stored), left_out, text, _labels(schema, stored))
 
 
 def _delta_field(field: pa.Field, path: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def as_iceberg(schema: pa.Schema, names: Names = MappingProxyType({})) -> Column
             taken.update(ids)
         else:
             left_out[name] = str(field.type)
-    return Columns(tuple(stored), left_out, fields)
+    return Columns(tuple(stored), left_out, fields, _labels(schema, stored))
 
 
 def _iceberg_field(field: pa.Field, outer: tuple[str, ...]) -> dict[str, Any]:
@@ -163,6 +163,10 @@ def _iceberg_type(data_type: pa.DataType, path: tuple[str, ...]) -> Any:
     raise _UnknownTypeError(str(data_type))
 
 
+def _labels(schema: pa.Schema, stored: Iterable[str]) -> tuple[str, ...]:
+    return tuple(label_of(schema.field(name)) or "" for name in stored)
+
+
 def _named(role: str, field: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{role}-id": field["id"], role: field["type"]}
 
@@ -188,12 +192,11 @@ def as_delta_stats(
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for name in columns.names:
-        field = schema.field(name)
-        column = known.get(label_of(field) or "")
+    for name, label in zip(columns.names, columns.labels, strict=True):
+        column = known.get(label)
         if column is None:
             continue
-        nulls[name], kind = column.nulls, field.type
+        nulls[name], kind = column.nulls, schema.field(name).type
         for bounds, bound in ((low, column.min), (high, column.max)):
             value = _delta_bound(bound, kind)
             if value is not None:
@@ -239,16 +242,14 @@ def _moment(bound: int, kind: pa.DataType) -> str | None:
     return f"{text}Z" if kind.tz else text
 
 
-def as_iceberg_stats(
-    text: str | None, rows: int, schema: pa.Schema, columns: Columns
-) -> dict[str, Any]:
+def as_iceberg_stats(text: str | None, rows: int, columns: Columns) -> dict[str, Any]:
     """Return a file's statistics as a manifest has them: counts and bounds by column id."""
     known = parse_piece(text, where="stats")
     found: dict[str, list[dict[str, Any]]] = {
         name: [] for name in ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
     }
-    for stored, field in zip(columns.names, columns.form, strict=True):
-        column = known.get(label_of(schema.field(stored)) or "")
+    for label, field in zip(columns.labels, columns.form, strict=True):
+        column = known.get(label)
         if column is None:
             continue
         kind = field["type"]

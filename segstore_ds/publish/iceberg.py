@@ -233,7 +233,7 @@ def _snapshot(table: Table, change: Change, form: Form, snapshot_id: int) -> dic
 
 def _entry(file: File, snapshot: Mapping[str, Any], change: Change) -> Entry:
     rows = file.end - file.start
-    stats = as_iceberg_stats(file.stats, rows, change.schema, change.columns)
+    stats = as_iceberg_stats(file.stats, rows, change.columns)
     return Entry(ADDED, snapshot["snapshot-id"], snapshot["sequence-number"], file, stats)
 
 

@@ -85,17 +85,18 @@ def shared_parts(
 
 def _wanted(
     placed: PlacedSegment, root: Root, recast: Mapping[int, bool], folder: str, cut: int
-) -> Iterator[File]:
-    entry, start = placed.entry, max(placed.start, root.head)
-    cuts = [start, cut, placed.end] if start < cut < placed.end else [start, placed.end]
-    whole = start == placed.start and len(cuts) == 2
+) -> list[File]:
+    entry, start, end = placed.entry, max(placed.start, root.head), placed.end
+    is_cut = start < cut < end
+    whole = start == placed.start and not is_cut
     if entry.format == PARQUET and whole and not recast[entry.epoch]:
         path = names.segment_object(entry.path)
-        yield File(path, start, placed.end, entry.bytes, entry.stats)
-        return
+        return [File(path, start, end, entry.bytes, entry.stats)]
     epoch = root.epoch.number if recast[entry.epoch] else entry.epoch
-    for low, high in pairwise(cuts):
-        yield File(paths.own_file_key(folder, low, entry.segment_id, epoch), low, high)
+    return [
+        File(paths.own_file_key(folder, low, entry.segment_id, epoch), low, high)
+        for low, high in pairwise([start, cut, end] if is_cut else [start, end])
+    ]
 
 
 def _recast_epochs(status: TableStatus, root: Root) -> dict[int, bool]:

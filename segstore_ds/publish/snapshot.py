@@ -108,12 +108,14 @@ Moves = tuple[tuple[File, bool], ...]  # files, each with whether it changes the
 class Columns:
     """The columns of a table, and those left out, with the types that the format lacks.
 
-    `names` are the stored ones, by which files and statistics go.
+    `names` are the stored ones, by which files and statistics go; `labels` those of their bounds,
+    "" for a type that has none.
     """
 
     names: tuple[str, ...]
     left_out: dict[str, str]
     form: Any  # what the codec makes of them
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def test_bounds_are_those_that_pyiceberg_reads(kind: pa.DataType, low: Any, high
     schema = pa.schema([("c", kind)])
     batch = pa.record_batch([pa.array([low, None, high], kind)], schema)
     columns = as_iceberg(schema)
-    found = as_iceberg_stats(entry_stats(compute(batch, ["c"])), 3, batch.schema, columns)
+    found = as_iceberg_stats(entry_stats(compute(batch, ["c"])), 3, columns)
     (number,) = (field["id"] for field in columns.form)
     assert found["value_counts"] == [{"key": number, "value": 3}]
     assert found["null_value_counts"] == [{"key": number, "value": 1}]
