@@ -212,5 +212,5 @@ def _candidates_on_s3(
 def _counted(between: Relay, candidate: Candidate, scratch: Path) -> dict[str, Any]:
     between.take_counts()
     candidate(scratch)
-    requests, answered = between.take_counts()
-    return {"requests": requests, "MiB": round(answered / 2**20, 1)}
+    counts = between.take_counts()
+    return {"requests": counts.total, "MiB": round(counts.answered / 2**20, 1)}

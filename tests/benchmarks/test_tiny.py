@@ -24,6 +24,8 @@ LONG = (
     "micro_batches",
     "stream_source",
     "append_to_seen",
+    "produced_to_readable",
+    "far_costs",
 )
 # Run by hand: rivals that are fetched from elsewhere.
 LEFT_OUT = ("spark_rivals", "kafka")
@@ -52,7 +54,7 @@ PLAIN = (
     "column_encodings",
 )
 # On a real S3 server, which the first run fetches.
-SERVER = ("copy_between_stores", "lazy_scan_s3")
+SERVER = ("copy_between_stores", "lazy_scan_s3", "appended_to_followed", "fan_out", "far_appends")
 
 
 def _benchmarks(*arguments: str) -> str:
