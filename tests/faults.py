@@ -27,6 +27,11 @@ class Crash(BaseException):
     """The process has ended, from the storage's point of view."""
 
 
+def die() -> None:
+    """End the process, where a test has something happen before a call."""
+    raise Crash("the process has ended")
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """The calls that fail, and how.

@@ -39,9 +39,7 @@ class World:
     def __init__(self) -> None:
         self.lost: set[str] = set()
         self.aliases: dict[str, str] = {}  # names, and the place that they stand for
-        self.calls = 0
         self._counting = threading.RLock()  # places are asked at the same time
-        self.lose_at = 0
         self.victim = ""
         self.lose_after = ""
         self.lose_at_call = ""
@@ -64,16 +62,13 @@ class World:
         self.victim, self.lose_at_call = url, call
 
     def tick(self, url: str, verb: str, path: str) -> None:
-        """Count a call, lose the victim with the n-th, and refuse what goes to it."""
+        """Note a call, lose the victim with it if it is the one, and refuse what goes to it."""
         with self._counting:
-            self.calls += 1
             self.watch(url, verb, path)
             call = f"{verb} {path}"
             if self.lose_at_call and url == self.victim and call.startswith(self.lose_at_call):
                 self.lose_at_call = ""
                 self.lost.add(url)
-            if self.calls == self.lose_at:
-                self.lost.add(self.victim)
         if url in self.lost:
             raise StorageError("root is lost", url=url)
 

@@ -39,6 +39,11 @@ TIGHT = {
 }
 
 
+def fresh_url() -> str:
+    """Return a place in memory where nothing is yet."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
 def numbers(start: int, end: int) -> pa.Table:
     """Return the events start to end."""
     return pa.table(
@@ -49,7 +54,7 @@ def numbers(start: int, end: int) -> pa.Table:
 def make_stream(commits: int, seed: int = 1) -> tuple[Stream, TimedStorage]:
     """Return a stream of so many commits of ten events, an hour apart, and its storage."""
     clock = VirtualTime(seed)
-    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), clock)
+    storage = TimedStorage(open_storage(fresh_url()), clock)
     stream = create_on(storage, SCHEMA, upkeep=None, clock=clock.clock)
     for n in range(commits):
         wait(storage, HOUR)

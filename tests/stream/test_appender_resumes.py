@@ -1,13 +1,12 @@
 """An appender after a failure that passes: `resume` keeps every event once, at its place."""
 
-import uuid
 from itertools import count
 
 import pyarrow as pa
 import pytest
 from faults import Fault, FaultStorage
 from follower_kit import Pair, found
-from stream_kit import numbers
+from stream_kit import fresh_url, numbers
 
 from segstore_ds.errors import CommitUnknownError, StorageError, UnderReplicatedError
 from segstore_ds.storage import open_storage
@@ -30,7 +29,7 @@ def test_every_event_is_there_once_wherever_the_storage_fails(when, calls, inlin
     layout = Layout(inline_bytes=inline_bytes, frame_rows=3)
     failed, unknown = 0, False
     for at in count(1):
-        storage = FaultStorage(open_storage(f"memory://{uuid.uuid4().hex}"))
+        storage = FaultStorage(open_storage(fresh_url()))
         stream = create_on(storage, SCHEMA)
         storage.fault = Fault(len(storage.calls) + at, "fail", when, calls)
         with stream.appender(layout=layout, flush_seconds=None) as appender:

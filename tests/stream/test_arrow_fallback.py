@@ -1,10 +1,10 @@
 """Rows that Parquet can't hold are stored as Arrow; no event is refused for that."""
 
-import uuid
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from stream_kit import fresh_url
 
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -20,7 +20,7 @@ both_ways = pytest.mark.parametrize("wanted", ["parquet", "auto"])
 
 
 def make(schema: pa.Schema) -> Stream:
-    return create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
+    return create_on(open_storage(fresh_url()), schema)
 
 
 def formats(stream: Stream) -> list[str]:

@@ -115,23 +115,6 @@ def test_a_cancelled_append_goes_on_and_says_so(stream, gate, answers, caplog):
     assert [record.exc_info[0] for record in caplog.records] == [CommitUnknownError] * (not answers)
 
 
-def test_an_unknown_outcome_reaches_every_task(stream, gate):
-    async def work():
-        async with stream.appender(flush_seconds=None) as appender:
-            places = [await appender.append({"n": n}) for n in range(5)]
-            with gate.held():
-                waits = [asyncio.ensure_future(appender.wait(place)) for place in places]
-                await reached(gate)
-                gate.silent = True
-            found = await asyncio.gather(*waits, return_exceptions=True)
-            gate.silent = False
-            await appender.resume()
-            return found
-
-    assert [type(each) for each in run(work())] == [CommitUnknownError] * 5
-    assert stream.read(0).read_all()["n"].to_pylist() == [*range(5)]
-
-
 def test_a_block_that_is_cancelled_flushes_and_one_that_fails_does_not(stream):
     async def work(error):
         async with stream.appender(flush_seconds=None) as appender:

@@ -1,10 +1,7 @@
 """Tables that commits keep up to date by themselves: when, by whom, and until when."""
 
-import subprocess
-import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from faults import FaultStorage
 from publish_kit import DELTA, ICEBERG, Table, shown
@@ -12,14 +9,9 @@ from stream_kit import HOUR, Meddling, make_stream, numbers, wait
 from virtual_time import TimedStorage
 
 import segstore_ds as segstore
-from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.log.clock import Clock
-from segstore_ds.options.arguments import CompactRules
 from segstore_ds.publish import auto as rounds
-from segstore_ds.publish.auto import run_set_auto_publish
-from segstore_ds.retention.deletion import run_maintain
-from segstore_ds.retention.upkeep import UpkeepPolicy
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
@@ -31,11 +23,6 @@ LOG = "_delta_log"
 def add(stream: Stream, count: int = 1) -> None:
     """Append some events in a segment that can be published."""
     stream.append(numbers(stream.tail, stream.tail + count), layout=SETTLED, compact="off")
-
-
-def end(stream: Stream) -> None:
-    """Let commits publish no more, and leave the table as it is."""
-    run_set_auto_publish(stream._context, "delta", on=False)
 
 
 def published(storage: TimedStorage) -> tuple[int, int]:
@@ -172,56 +159,6 @@ def test_table_removed_while_a_publisher_slept_stays_removed(
     add(open_on(slow, clock=clock))
     assert slow.met
     assert DELTA.objects(storage) == []
-    stream.refresh().publish("delta", auto=True)
-    wait(storage, 61)
-    kept = Meddling(storage, put, lambda: end(open_on(storage, clock=clock)))
-    add(open_on(kept, clock=clock))
-    assert kept.met
-    assert published(storage) == (2, 12)
-
-
-def test_publisher_that_slept_past_the_floor_plans_again(
-    made: tuple[Stream, TimedStorage],
-) -> None:
-    """What it had planned was merged, purged and deleted by others while it slept."""
-    stream, storage = made
-    clock = stream._log.clock
-    for _ in range(3):
-        add(stream)
-    wait(storage, 61)
-
-    def sleep() -> None:
-        other = open_on(storage, clock=clock)
-        other.settings.update(upkeep=UpkeepPolicy(keep_s=0))
-        run_compact(other._context, CompactRules(), SETTLED)
-        for _ in range(3):
-            wait(storage, 20 * 86_400)
-            other.tags.set("t", move=True)
-            run_maintain(other._context)
-
-    slept = Meddling(storage, f"create {LOG}/{1:020d}", sleep)
-    late = open_on(slept, clock=clock)
-    late.append(numbers(13, 14), layout=SETTLED, compact="off")
-    assert slept.met
-    assert published(storage) == (3, 14)
-
-
-def test_iceberg_tables_are_kept_up_to_date(made: tuple[Stream, TimedStorage]) -> None:
-    """Beside the Delta table or alone; a table removed meanwhile stays removed."""
-    stream, storage = made
-    clock = stream._log.clock
-    stream.publish("iceberg", auto=True)
-    wait(storage, 61)
-    add(stream)
-    assert (stream.published.get("iceberg").tail, stream.published.get("delta").tail) == (11, 11)
-    stream.published.remove("delta")
-    assert stream.settings.publish == ("iceberg",)
-    wait(storage, 61)
-    put = "create metadata/v3."
-    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).published.remove("iceberg"))
-    add(open_on(slow, clock=clock))
-    assert slow.met
-    assert ICEBERG.objects(storage) == DELTA.objects(storage) == []
 
 
 def test_formats_are_checked_at_once(tmp_path: Path) -> None:
@@ -245,34 +182,3 @@ def test_nobody_waits_for_a_publication(tmp_path: Path, monkeypatch: pytest.Monk
     add(stream, 5)
     assert [name for name, _ in begun] == ["segstore-upkeep"]
     assert stream.published.get("delta").lag == 5
-
-
-PUBLISHER = """
-import sys
-import pyarrow as pa
-import segstore_ds as segstore
-from segstore_ds.publish.auto import run_auto_publish
-stream = segstore.open(sys.argv[1])
-layout = segstore.Layout(inline_bytes=0, segment_format="parquet")
-for n in range(12):
-    stream.append(pa.table({"n": [n], "s": [sys.argv[2]]}), layout=layout, compact="off")
-    run_auto_publish(stream._context.apart(), at_once=True)
-"""
-
-
-@pytest.mark.slow
-def test_processes_publish_one_stream_at_once(tmp_path: Path) -> None:
-    """Each appends and publishes; the table ends with all events, once, at their offsets."""
-    stream = segstore.create(tmp_path / "s", numbers(0, 1).schema, upkeep=None)
-    stream.publish("delta", auto=True)
-    stream.settings.update(upkeep=None)
-    workers = [
-        subprocess.Popen([sys.executable, "-c", PUBLISHER, str(tmp_path / "s"), name])
-        for name in "abc"
-    ]
-    assert [worker.wait(120) for worker in workers] == [0, 0, 0]
-    stream.refresh().maintain()
-    version, rows = shown(stream._log.storage)
-    assert version == stream.version
-    assert pa.Table.from_pylist(rows).to_pylist() == stream.read().read_all().to_pylist()
-    assert len(rows) == 36

@@ -1,12 +1,22 @@
 """Backups: a folder once more, byte for byte, while writers go on, and brought up to date."""
 
 import shutil
-import uuid
 from pathlib import Path
 
 import pytest
 from faults import Crash, Fault, FaultStorage
-from stream_kit import SCHEMA, STAGED, TIGHT, Meddling, make_stream, numbers, objects, values, wait
+from stream_kit import (
+    SCHEMA,
+    STAGED,
+    TIGHT,
+    Meddling,
+    fresh_url,
+    make_stream,
+    numbers,
+    objects,
+    values,
+    wait,
+)
 from virtual_time import TimedStorage
 
 from segstore_ds.copy.backup import BackedUp, run_backup
@@ -15,7 +25,6 @@ from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
-from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.rescue import verify as verify_on
 from segstore_ds.stream.stream import Stream
 
@@ -27,7 +36,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _place(storage: TimedStorage) -> TimedStorage:
-    return TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), storage.time)
+    return TimedStorage(open_storage(fresh_url()), storage.time)
 
 
 def _back_up(stream: Stream, target: Storage) -> BackedUp:
@@ -154,18 +163,6 @@ def test_another_folder_is_refused() -> None:
         with pytest.raises(InvalidInputError, match="earlier state of this stream"):
             _back_up(stream, target)
         assert _content(target) == before
-
-
-def test_backup_of_a_repaired_stream() -> None:
-    """A version that the repair left behind can't be read, and is not asked for."""
-    stream, storage = _busy(4)
-    newest = f"log/{stream.version:020}"
-    storage.put(newest, storage.get(newest)[:-9])
-    repair_on(storage, allow_loss=True, clock=stream._log.clock)
-    target = _place(storage)
-    _back_up(open_on(storage, clock=stream._log.clock), target)
-    assert _content(target) == {p: d for p, d in _content(storage).items() if p != newest}
-    verify_on(target, clock=stream._log.clock).check()
 
 
 def test_damaged_object_is_not_backed_up() -> None:

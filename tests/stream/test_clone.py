@@ -1,9 +1,6 @@
 """Clones: three commits, nothing copied, and neither stream ever takes anything from the other."""
 
-import pickle
 import shutil
-import uuid
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from faults import Crash, Fault, FaultStorage
+from faults import Crash, Fault, FaultStorage, die
 from stream_kit import (
     DAY,
     HOUR,
@@ -21,6 +18,7 @@ from stream_kit import (
     TIGHT,
     WHENS,
     Meddling,
+    fresh_url,
     make_stream,
     numbers,
     objects,
@@ -28,18 +26,14 @@ from stream_kit import (
     wait,
 )
 from virtual_time import TimedStorage
-from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.destination import CopyRequest
-from segstore_ds.copy.pins import last_sharing
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
     ConflictError,
-    CorruptionError,
-    FormatError,
     InvalidInputError,
     MissingObjectError,
     NotFoundError,
@@ -48,11 +42,7 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StorageError,
 )
-from segstore_ds.format.copies import origins_of
-from segstore_ds.format.root import Root, decode_root, encode_root
-from segstore_ds.log.commit import Change
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.status.table import Slot
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.reads import at_root
@@ -66,18 +56,13 @@ PARQUET_LAYOUT = Layout(inline_bytes=0, segment_format="parquet")
 REQUEST = CopyRequest("c", "head", "tail", mode="clone")
 
 
-def _place() -> str:
-    return f"memory://{uuid.uuid4().hex}"
-
-
 def _clone(stream: Stream, copy_id: str = "c") -> Stream:
     """Clone a stream and open the clone on the same clock."""
-    url = _place()
+    url = fresh_url()
     stream.copy_to(url, copy_id=copy_id, mode="clone")
-    inner = open_storage(url)
-    storage = inner
+    storage = open_storage(url)
     if isinstance(stream._log.storage, TimedStorage):
-        storage = TimedStorage(inner, stream._log.storage.time)
+        storage = TimedStorage(storage, stream._log.storage.time)
     return open_on(storage, clock=stream._log.clock)
 
 
@@ -128,7 +113,7 @@ def test_a_clone_is_three_commits_however_long_the_stream(
     """Requests do not grow with the stream."""
     monkeypatch.setattr(SOFT, 3)
     stream, storage = make_stream(commits)
-    target = open_storage(_place())
+    target = open_storage(fresh_url())
     storage.stats.reset()
     target.stats.reset()
     before = stream.version
@@ -171,45 +156,6 @@ def test_clone_deletes_nothing_of_its_origin() -> None:
     clone.verify().check()
 
 
-class _Flipping(WrappedStorage):
-    """Gives a wrong bit in the n-th read of each status object, once `nth` is set."""
-
-    nth = 0
-
-    def __init__(self, inner: Storage) -> None:
-        super().__init__(inner)
-        self.reads = Counter[str]()
-
-    def around(self, verb, path, work):  # noqa: ARG002
-        done = work()
-        if not self.nth or not isinstance(done, bytes) or not path.startswith("status/"):
-            return done
-        self.reads[path] += 1
-        if self.reads[path] == self.nth and len(done) > 20:
-            return done[:-20] + bytes([done[-20] ^ 1]) + done[-19:]
-        return done
-
-
-@pytest.mark.usefixtures("no_inline")
-@pytest.mark.parametrize("nth", [1, 2])
-def test_wrong_bit_in_a_read_is_not_stored_by_materialize(
-    nth: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The origin may be dropped afterwards."""
-    monkeypatch.setattr(SOFT, 3)
-    stream, _ = make_stream(7)
-    storage = _Flipping(_clone(stream)._log.storage)
-    clone = open_on(storage, clock=stream._log.clock)
-    storage.nth = nth
-    for _ in range(20):
-        with suppress(FormatError):
-            clone.materialize()
-            break
-    assert storage.reads
-    segstore.drop(stream.url, confirm=stream.url)
-    assert open_on(open_storage(clone.url)).verify().check().rows == 70
-
-
 @pytest.mark.usefixtures("no_inline")
 @EACH
 def test_materialized_clone_is_independent_of_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,23 +185,6 @@ def test_materialized_clone_is_independent_of_its_origin(monkeypatch: pytest.Mon
     assert values(_clone(again, "d")) == list(range(80))
 
 
-@pytest.mark.usefixtures("no_inline")
-@EACH
-def test_a_clone_is_read_in_other_processes() -> None:
-    """The storage travels with where shared objects lie."""
-    stream, _ = make_stream(2)
-    url = _place()
-    stream.copy_to(url, copy_id="c", mode="clone")
-    clone = segstore.open(url)
-    path = f"segments/{clone._log.root.entries[0].path}"
-    there = pickle.loads(pickle.dumps(clone._log.storage))  # noqa: S301 - our own
-    assert there.get(path) == stream._log.storage.get(path)
-    assert there.get_range(path, 0, 8) == stream._log.storage.get_range(path, 0, 8)
-    assert [*there.list("segments")] == []
-    with pytest.raises(MissingObjectError):
-        there.get("log/00000000000000000001")
-
-
 def test_drop_needs_no_pins_and_a_dropped_clone_unpins() -> None:
     """Dropping the clone first lets the origin be dropped."""
     stream, _ = make_stream(2)
@@ -281,28 +210,6 @@ def test_only_the_own_pin_is_taken_away() -> None:
     assert values(third) == values(fourth) == values(second) == list(range(20))
 
 
-def _edit_pin(stream: Stream, **changed: object) -> None:
-    def build(root: Root, _slot: Slot) -> Change[None]:
-        pins = {"c": {**root.pins["c"], **changed}}
-        return Change(replace(root, pins=pins, operation="pin"))
-
-    stream._log.commit(build, transaction=stream._log.clock.new_id())
-
-
-@pytest.mark.parametrize("end", ["drop", "materialize"])
-def test_pin_is_removed_only_by_its_own_clone(end: str) -> None:
-    """Another stream made from the pin by mistake must not remove it."""
-    stream, _ = make_stream(2)
-    clone = _clone(stream)
-    assert stream.refresh().pins["c"].clone_id == clone._log.root.stream_id
-    _edit_pin(stream, clone_id="f" * 32)
-    if end == "drop":
-        segstore.drop(clone.url, confirm=clone.url)
-    else:
-        clone.materialize()
-    assert list(stream.refresh().pins) == ["c"]
-
-
 def test_a_moved_clone_is_not_made_again_on_its_pin(tmp_path: Path) -> None:
     """A job that runs again would get a second clone, whose drop took the first one's pin."""
     stream = _local(tmp_path / "a")
@@ -322,60 +229,37 @@ def test_a_moved_clone_is_not_made_again_on_its_pin(tmp_path: Path) -> None:
     assert not stream.copy_to(tmp_path / "u", copy_id="weekly", mode="clone").repeated
 
 
-def test_moved_clone_is_not_recreated_after_a_purge() -> None:
-    """The advice for a pin without a clone would take away what the moved one needs."""
-    stream, storage = make_stream(2)
-    clone = _clone(stream)
-    for path in objects(clone._log.storage):
-        clone._log.storage.delete(path)
-    for _ in range(2):
-        _clear(stream, storage)
-    with pytest.raises(InvalidInputError, match="no longer at its location"):
-        stream.copy_to(clone.url, copy_id="c", mode="clone")
-
-
 def test_refusals() -> None:
     """Clones of clones, into itself, across filesystems, of ranges; and nothing is pinned then."""
     stream, _ = make_stream(2)
     clone = _clone(stream)
     refused: list[tuple[Stream, str, str, dict]] = [
-        (clone, _place(), "can't be cloned", {}),
+        (clone, fresh_url(), "can't be cloned", {}),
         (stream, stream.url, "is the stream's own", {}),
         (stream, f"{stream.url}/inner", "is inside the stream's own", {}),
         (stream, "/elsewhere/segstore", "filesystem", {}),
-        (stream, _place(), "takes no start", {"start": 5}),
-        (stream, _place(), "takes no storage options", {"storage_options": {}}),
-        (stream, _place(), "version", {"version": "2"}),
-        (stream, _place(), "not a cut", {"end": "once"}),
+        (stream, fresh_url(), "takes no start", {"start": 5}),
+        (stream, fresh_url(), "takes no storage options", {"storage_options": {}}),
+        (stream, fresh_url(), "version", {"version": "2"}),
+        (stream, fresh_url(), "not a cut", {"end": "once"}),
     ]
     for source, url, text, options in refused:
         with pytest.raises(InvalidInputError, match=text):
             source.copy_to(url, copy_id="d", mode="clone", **options)
     with pytest.raises(PositionError, match="beyond the tail"):
-        stream.copy_to(_place(), copy_id="d", mode="clone", end=21)
+        stream.copy_to(fresh_url(), copy_id="d", mode="clone", end=21)
     with pytest.raises(NotFoundError, match="no such version"):
-        stream.copy_to(_place(), copy_id="d", mode="clone", version=99)
+        stream.copy_to(fresh_url(), copy_id="d", mode="clone", version=99)
     with pytest.raises(InvalidInputError, match="only be cloned"):
-        stream.copy_to(_place(), copy_id="d", version=1)
+        stream.copy_to(fresh_url(), copy_id="d", version=1)
     with pytest.raises(InvalidInputError, match="unknown copy mode"):
-        stream.copy_to(_place(), copy_id="d", mode="cloned")
+        stream.copy_to(fresh_url(), copy_id="d", mode="cloned")
     with pytest.raises(InvalidInputError, match="another clone"):
-        stream.copy_to(_place(), copy_id="c", mode="clone")
+        stream.copy_to(fresh_url(), copy_id="c", mode="clone")
     other, _ = make_stream(0)
     with pytest.raises(AlreadyExistsError):
         stream.copy_to(other.url, copy_id="d", mode="clone")
     assert list(stream.refresh().pins) == ["c"]
-
-
-def test_repeated_clone_reports_that_it_did_nothing() -> None:
-    """Though both have gone on."""
-    stream, _ = make_stream(2)
-    clone = _clone(stream)
-    stream.append(numbers(20, 30))
-    again = stream.copy_to(clone.url, copy_id="c", mode="clone")
-    assert (again.end, again.segments, again.repeated) == (20, 2, True)
-    with pytest.raises(InvalidInputError, match="another copy"):
-        stream.copy_to(clone.url, copy_id="c")
 
 
 def test_empty_truncated_sealed_and_many_epochs() -> None:
@@ -398,7 +282,7 @@ def test_empty_truncated_sealed_and_many_epochs() -> None:
     for clone in (empty, truncated, many):
         clone.append(numbers(1, 3), merge_schema=True)
         clone.verify().check()
-    url = _place()
+    url = fresh_url()
     stream.copy_to(url, copy_id="sealed", mode="clone", seal=True)
     with pytest.raises(SealedError):
         segstore.open(url).append(numbers(0, 1), merge_schema=True)
@@ -432,14 +316,13 @@ def test_clone_of_a_lost_origin_can_be_dropped(tmp_path: Path) -> None:
     assert not segstore.exists(str(tmp_path / "b"))
 
 
-@EACH
 def test_copy_repair_and_salvage_of_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever reads a stream reads a clone."""
     monkeypatch.setattr(SOFT, 3)
     stream, _ = make_stream(7)
     clone = _clone(stream)
     clone.append(numbers(70, 75))
-    copied, saved = _place(), open_storage(_place())
+    copied, saved = fresh_url(), open_storage(fresh_url())
     clone.copy_to(copied, copy_id="x", start=5)
     assert values(segstore.open(copied)) == list(range(5, 75))
     assert segstore.open(copied)._log.root.origins == {}
@@ -458,7 +341,7 @@ def test_origin_vacuumed_between_the_two_commits() -> None:
         other.compact()
         _clear(other, storage)
 
-    target = Meddling(open_storage(_place()), "create log/", meddle)
+    target = Meddling(open_storage(fresh_url()), "create log/", meddle)
     run_clone(stream._context, target, REQUEST)
     assert target.met
     assert values(open_on(target.inner)) == list(range(40))
@@ -467,12 +350,9 @@ def test_origin_vacuumed_between_the_two_commits() -> None:
 def test_purged_pinned_version_error_has_a_remedy() -> None:
     """Crashed between the two commits, and run again when the pinned version is gone."""
     stream, storage = make_stream(4)
-    inner = open_storage(_place())
+    inner = open_storage(fresh_url())
 
-    def crash() -> None:
-        raise Crash("between the commits")
-
-    broken = Meddling(inner, "create log/", crash)
+    broken = Meddling(inner, "create log/", die)
     with pytest.raises(Crash):
         run_clone(stream._context, broken, REQUEST)
     stream.refresh()
@@ -488,14 +368,11 @@ def test_purged_pinned_version_error_has_a_remedy() -> None:
 def test_unfinished_clone_of_the_past_is_not_taken_for_one_of_today() -> None:
     """The pin of the first call stays, so a call without a version would get the old one."""
     stream, _ = make_stream(4)
-    inner = open_storage(_place())
-
-    def crash() -> None:
-        raise Crash("between the commits")
+    inner = open_storage(fresh_url())
 
     past = replace(REQUEST, version=2)
     with pytest.raises(Crash):
-        run_clone(stream._context, Meddling(inner, "create log/", crash), past)
+        run_clone(stream._context, Meddling(inner, "create log/", die), past)
     with pytest.raises(InvalidInputError, match="clone of an older version"):
         run_clone(stream._context, inner, REQUEST)
     run_clone(stream._context, inner, past)
@@ -507,31 +384,10 @@ def test_pin_removed_during_a_clone_is_a_conflict() -> None:
     stream, storage = make_stream(2)
     other = open_on(storage, clock=stream._log.clock)
     target = Meddling(
-        open_storage(_place()), "create log/", lambda: other.refresh().pins.release("c")
+        open_storage(fresh_url()), "create log/", lambda: other.refresh().pins.release("c")
     )
     with pytest.raises(ConflictError, match="pin was removed"):
         run_clone(stream._context, target, REQUEST)
-
-
-@pytest.mark.parametrize(
-    "value", [3, {"url": "memory://x"}, {"url": "file:///etc", "pin": "c", "version": 1}]
-)
-def test_an_origin_that_is_none_is_corrupt(value: object) -> None:
-    """Metadata can name no other filesystem."""
-    stream, _ = make_stream(1)
-    clone = _clone(stream)
-    bad = encode_root(clone._log.root).replace(
-        b'"origins":{', b'"origins":{"x":' + pa_json(value) + b","
-    )
-    with pytest.raises(CorruptionError, match="origin"):
-        clone._log.adopt(decode_root(bad, where="test"))
-
-
-def pa_json(value: object) -> bytes:
-    """Return JSON."""
-    from segstore_ds.format.record import build_json
-
-    return build_json(value)
 
 
 def _sweep(
@@ -578,7 +434,7 @@ def test_any_kept_version_can_be_cloned(monkeypatch: pytest.MonkeyPatch) -> None
     stream, storage, events = _past(monkeypatch)
     clones = {}
     for version in events:
-        url = _place()
+        url = fresh_url()
         stream.copy_to(url, copy_id=f"v{version}", mode="clone", version=version)
         clones[version] = open_on(open_storage(url))
     assert {version: stream.pins[f"v{version}"].version for version in events} == {
@@ -590,19 +446,6 @@ def test_any_kept_version_can_be_cloned(monkeypatch: pytest.MonkeyPatch) -> None
         clone.verify().check()
         clone.append(numbers(7, 8))
         assert values(clone) == [*events[version], 7]
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_unpinned_version_is_not_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test above sees is the pins' work: without them the objects go."""
-    stream, storage, events = _past(monkeypatch)
-    url = _place()
-    stream.copy_to(url, copy_id="c", mode="clone", version=5)
-    stream.pins.release("c")
-    _clear(stream, storage)
-    with pytest.raises(MissingObjectError, match="neither here nor"):
-        values(open_on(open_storage(url)), read_cache_bytes=0)
-    assert events[5]
 
 
 def test_purged_version_is_not_cloned() -> None:
@@ -619,15 +462,14 @@ def test_purged_version_is_not_cloned() -> None:
     origin = open_on(racing, clock=stream._log.clock)
     for source in (origin, stream):
         with pytest.raises(SnapshotExpiredError, match="version was forgotten"):
-            source.copy_to(_place(), copy_id="c", mode="clone", version=3)
+            source.copy_to(fresh_url(), copy_id="c", mode="clone", version=3)
     assert racing.met
     assert stream.refresh().pins == {}
 
 
 @pytest.mark.parametrize(("layout", "merged"), [(Layout(), 2), (STAGED, 2), (STAGED, 99)])
-@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_clone_may_end_at_any_cut(
-    layout: Layout, merged: int, step: int, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, merged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within lists, parts, segments and commit files: what lies before the cut, and no more."""
     limits = {"rows": 2, "fan_in": merged, "parts": 2, "listed": 3}
@@ -639,8 +481,8 @@ def test_clone_may_end_at_any_cut(
         stream.append(numbers(4 * n, 4 * n + 4), layout=layout)
     stream.truncate(5)
     assert stream._log.root.lists if merged == 99 else stream._log.root.parts
-    for end in range(5, 49, step):
-        url = _place()
+    for end in range(5, 49, 9):
+        url = fresh_url()
         done = stream.copy_to(url, copy_id=f"c{end}", mode="clone", end=end)
         assert (done.start, done.end) == (5, end)
         clone = open_on(open_storage(url))
@@ -653,72 +495,49 @@ def test_clone_may_end_at_any_cut(
         assert values(clone) == [*range(5, end), 70]
         clone.verify().check()
     with pytest.raises(InvalidInputError, match="start is after end"):
-        stream.copy_to(_place(), copy_id="low", mode="clone", end=4)
+        stream.copy_to(fresh_url(), copy_id="low", mode="clone", end=4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("when", WHENS)
-def test_interrupted_clones_of_the_past_go_on(kind: str, when: str) -> None:
-    """A cut that divides a segment writes objects before the first commit: those are found."""
-    request = CopyRequest("c", "head", "15", mode="clone", version=3)
-    places: list[Storage] = []
-
-    def make() -> tuple[Stream, Storage]:
-        stream, _ = make_stream(4)
-        places[:] = [open_storage(_place())]
-        return stream, places[0]
-
-    def act(stream: Stream, target: Storage) -> None:
-        run_clone(stream._context, target, request)
-
-    def check(stream: Stream, storage: Storage) -> None:
-        with suppress(NotFoundError):
-            assert values(open_on(storage)) == list(range(15))
-        stream.refresh().append(numbers(20, 30))
-        act(stream, storage)
-        clone = open_on(storage)
-        assert values(clone) == list(range(15))
-        clone.verify().check()
-        assert stream.refresh().pins["c"].version == 3
-
-    assert _sweep(make, act, check, kind, when) > 4
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("when", WHENS)
-@pytest.mark.parametrize("side", ["origin", "clone"])
+@pytest.mark.parametrize("side", ["origin", "clone", "clone of the past"])
 def test_interrupted_clones_go_on(kind: str, when: str, side: str) -> None:
-    """At every call of either side: no clone or a whole one, and the next run ends it."""
+    """At every call of either side: no clone or a whole one, and the next run ends it.
+
+    A cut that divides a segment writes objects before the first commit: those are found.
+    """
     places: list[Storage] = []
+    past = side == "clone of the past"
+    request = replace(REQUEST, end="15", version=3) if past else REQUEST
+    before = list(range(15 if past else 20))
 
     def make() -> tuple[Stream, Storage]:
-        stream, storage = make_stream(2)
-        places[:] = [open_storage(_place())]
+        stream, storage = make_stream(4 if past else 2)
+        places[:] = [open_storage(fresh_url())]
         return stream, storage if side == "origin" else places[0]
 
     def act(stream: Stream, faulty: Storage) -> None:
         source = open_on(faulty, clock=stream._log.clock) if side == "origin" else stream
         target = places[0] if side == "origin" else faulty
-        run_clone(source._context, target, REQUEST)
+        run_clone(source._context, target, request)
 
     def check(stream: Stream, _storage: Storage) -> None:
         with suppress(NotFoundError):
-            assert values(open_on(places[0])) == list(range(20))
+            assert values(open_on(places[0])) == before
         stream.refresh().append(numbers(20, 30))
-        done = run_clone(stream._context, places[0], REQUEST)
+        done = run_clone(stream._context, places[0], request)
         clone = open_on(places[0])
-        assert done.end == clone.tail
-        assert values(clone) == list(range(clone.tail))
+        assert (done.end, values(clone)) == (clone.tail, list(range(clone.tail)))
+        assert values(clone) == before or not past
         clone.verify().check()
         (pin,) = stream.refresh().pins.values()
         assert (pin.made, pin.clone_id) == (True, clone._log.root.stream_id)
+        assert pin.version == 3 or not past
 
     assert _sweep(make, act, check, kind, when) > 4
 
 
-def test_clone_can_materialize_after_a_crashed_vacuum(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_clone_can_materialize_after_a_crashed_vacuum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its root still has parts as retired that are deleted; the next vacuum knows that, too."""
     monkeypatch.setattr(SOFT, 3)
     # The origin is opened by its URL, in a store of real time.
@@ -733,11 +552,8 @@ def test_clone_can_materialize_after_a_crashed_vacuum(
         clone.append(numbers(0, 1))
     clone.maintain(keep=0)
 
-    def crash() -> None:
-        raise Crash("before it forgets")
-
     forgets = f"create log/{clone.version + 2:020d}"
-    dying = open_on(Meddling(clone._log.storage, forgets, crash), clock=clone._log.clock)
+    dying = open_on(Meddling(clone._log.storage, forgets, die), clock=clone._log.clock)
     before = objects(clone._log.storage, "status/")
     with pytest.raises(Crash):
         dying.maintain(grace=DAY)
@@ -753,7 +569,7 @@ def test_clone_can_materialize_after_a_crashed_vacuum(
 
 def _clone_of_three() -> tuple[Stream, Storage]:
     stream, _ = make_stream(3)
-    url = _place()
+    url = fresh_url()
     stream.copy_to(url, copy_id="c", mode="clone")
     return stream, open_storage(url)
 
@@ -763,19 +579,14 @@ def _materialize(_stream: Stream, faulty: Storage) -> None:
     run_materialize(clone._context)
 
 
-def test_drop_after_interrupted_materialize_leaves_no_pin(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_drop_after_interrupted_materialize_leaves_no_pin(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stopped between its commit, after which no origin is named, and the release."""
     # So that the first hint is the commit's.
     monkeypatch.setattr(StreamLog, "check_clock", lambda *_: None)
     stream, storage = _clone_of_three()
 
-    def crash() -> None:
-        raise Crash("after the commit")
-
     with pytest.raises(Crash):
-        _materialize(stream, Meddling(storage, "put log/_latest", crash))
+        _materialize(stream, Meddling(storage, "put log/_latest", die))
     assert open_on(storage)._log.root.origins == {}
     assert list(stream.refresh().pins) == ["c"]
     segstore.drop(storage.url, confirm=storage.url)
@@ -783,9 +594,7 @@ def test_drop_after_interrupted_materialize_leaves_no_pin(
     segstore.drop(stream.url, confirm=stream.url)
 
 
-def test_materialized_clone_drops_without_its_origin(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_materialized_clone_drops_without_its_origin(caplog: pytest.LogCaptureFixture) -> None:
     """It needs the origin for nothing."""
     stream, storage = _clone_of_three()
     _materialize(stream, storage)
@@ -794,22 +603,6 @@ def test_materialized_clone_drops_without_its_origin(
     segstore.drop(storage.url, confirm=storage.url)
     assert "origin of" in caplog.text
     assert not segstore.exists(storage.url)
-
-
-def test_a_record_of_a_clone_that_is_none_is_corrupt() -> None:
-    """What a later version or damage has put there is no KeyError."""
-    stream, storage = _clone_of_three()
-    _materialize(stream, storage)
-    newest = open_on(storage)._log.root
-    assert [*last_sharing(newest).origins] == [stream._log.root.stream_id]
-    good = newest.copies["c"]
-    for record in ({"mode": "clone"}, {**good, "source": 3}, {**good, "origin": 7}):
-        with pytest.raises(CorruptionError, match="copy 'c'"):
-            last_sharing(replace(newest, copies={"c": record}))
-    odd = {"s": {"url": 7, "pin": "c", "version": 1}}
-    with pytest.raises(CorruptionError, match="origin 's'"):
-        [*origins_of(replace(newest, origins=odd))]
-    assert last_sharing(replace(newest, copies={"c": 3})).origins == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -846,15 +639,3 @@ def test_parquet_files_of_a_clone_are_where_they_lie(tmp_path: Path) -> None:
     assert after[1] == before[1]
     assert values(clone) == list(range(20))
     clone.verify().check()
-
-
-def test_a_clone_is_not_put_into_its_origin_through_a_link(tmp_path: Path) -> None:
-    """Dropping the one would delete the other; and nothing is pinned."""
-    stream = segstore.create(tmp_path / "stream", pa.schema([("n", pa.int64())]))
-    (tmp_path / "link").symlink_to(tmp_path / "stream")
-    for other in ("link", "link/inner", "."):
-        with pytest.raises(InvalidInputError, match="the stream's own folder"):
-            stream.copy_to(tmp_path / other, copy_id="c", mode="clone")
-    assert not stream.refresh().pins
-    with pytest.raises(InvalidInputError, match="onto itself"):
-        stream.copy_to(tmp_path / "link", copy_id="c")

@@ -66,18 +66,3 @@ def test_every_engine_reads_columns_of_any_encoding_and_codec(tmp_path: Path) ->
     for name, table in found.items():
         assert table.sort_by("n").to_pylist() == events.to_pylist(), name
     stream.verify().check()
-
-
-def test_a_merge_of_what_no_codec_shrinks_stays_within_its_target(tmp_path: Path) -> None:
-    """Doubles that are all different take no more bytes merged than their values."""
-    draw = np.random.default_rng(4)
-    stream = segstore.create(tmp_path / "s", pa.schema([("d", pa.float64())]))
-    for _ in range(4):
-        stream.append(pa.table({"d": draw.random(5000)}), layout=Layout(inline_bytes=0))
-    target = stream.segments().read_all()["bytes"].to_numpy().sum() + 1
-    assert target < 4 * 5000 * 8 * 1.05
-    done = stream.compact(target_bytes=int(target), layout=Layout(segment_format="parquet"))
-    assert done.segments_after == 1
-    [size] = stream.segments().read_all()["bytes"].to_pylist()
-    assert size <= 4 * 5000 * 8 * 1.02 + 3000  # the footer
-    assert stream.compact(target_bytes=int(target)).commits == 0

@@ -2,17 +2,11 @@
 
 import datetime as dt
 import pickle
-from dataclasses import replace
 
 import pytest
-from stream_kit import HOUR, STAGED, make_stream, numbers, snapshot, wait
+from stream_kit import HOUR, make_stream, numbers, snapshot, wait
 
-from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
-from segstore_ds.format import names
-from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root import encode_root
 from segstore_ds.read.scan import run_task
-from segstore_ds.status.history import History
 from segstore_ds.status.table import HISTORY
 from segstore_ds.stream.opening import open as open_on
 
@@ -92,55 +86,9 @@ def test_tasks_carry_the_commits_of_their_own_events():
     assert found == expected[33:115]
 
 
-def test_one_frame_with_many_commits_has_all_their_times():
-    stream, _ = make_stream(0)
-    for n in range(6):
-        wait(stream._log.storage, 60)
-        stream.append(numbers(n, n + 1), layout=STAGED)
-    expected = list(enumerate(stamps(stream)))
-    wait(stream._log.storage, 60)
-    stream.compact()
-    assert len(stream._log.root.entries) == 1
-    assert times(stream) == expected
-    assert times(stream, 2, 5) == expected[2:5]
-
-
 def test_a_version_of_the_past_has_the_same_times():
     stream, _ = make_stream(5)
     assert times(stream, as_of=3) == list(enumerate(stamps(stream)))[:30]
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_a_history_that_begins_late_is_damage():
-    """So every event's commit is known, or its row is marked as lost."""
-    stream, storage = make_stream(3)
-    root = stream._log.root
-    late = replace(root, history=root.history[-1:])
-    storage.put(f"log/{root.version:020d}", encode_envelope(encode_root(late)))
-    with pytest.raises(CorruptionError, match="a row for every version"):
-        open_on(storage)
-
-
-@pytest.mark.usefixtures("no_inline")
-@pytest.mark.usefixtures("tiny")
-def test_damaged_history_is_an_error_and_no_wrong_time():
-    stream, storage = make_stream(12)
-    parts = list(History(storage).parts(stream._log.root))
-    assert parts
-    for ref in parts:
-        for path in names.both_names(ref.path):
-            storage.put(path, b"v1\nplain 0 0 x\n")
-    with pytest.raises(FormatError):
-        times(open_on(storage))
-    assert open_on(storage).read().read_all().num_rows == 120
-
-
-@pytest.mark.parametrize("options", [{}, {"offset_column": "s2"}, {"segment_column": "s2"}])
-def test_a_name_that_is_taken_is_refused(options):
-    stream, _ = make_stream(1)
-    name = "s2" if options else "s"
-    with pytest.raises(InvalidInputError, match="would occur twice"):
-        stream.read(commit_time_column=name, **options)
 
 
 @pytest.mark.usefixtures("tiny")

@@ -1,30 +1,17 @@
 """Segments that are merged or split within themselves: one stays one, with fewer or more frames."""
 
 import threading
-import uuid
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from faults import FaultStorage
+from stream_kit import fresh_url
 from wrapped_storage import WrappedStorage
 
 from segstore_ds.compact import plan as compact_plan
-from segstore_ds.compact.commit import commit_groups
-from segstore_ds.compact.plan import count_frames, plan_groups
-from segstore_ds.compact.rewrite import (
-    TINY_THREADS,
-    frames_of,
-    plan_job,
-    plan_range_groups,
-    run_group,
-)
-from segstore_ds.errors import ConflictError
-from segstore_ds.options.arguments import CompactRules
+from segstore_ds.compact.rewrite import TINY_THREADS
 from segstore_ds.read.segments import frame_stats, open_segment
-from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -43,7 +30,7 @@ def events(start: int, end: int) -> pa.Table:
 @pytest.fixture
 def storage() -> FaultStorage:
     """A storage that lists its calls."""
-    return FaultStorage(open_storage(f"memory://{uuid.uuid4().hex}"))
+    return FaultStorage(open_storage(fresh_url()))
 
 
 def fill(storage: FaultStorage, form: str = "arrow", *, rows: int = 100, each: int = 5) -> Stream:
@@ -103,8 +90,8 @@ def test_what_stitch_joined_is_merged_later(storage):
     stream.verify().check()
 
 
-@pytest.mark.parametrize("frame_rows", [3, 7, 10, 49, 64])
-@pytest.mark.parametrize("each", [1, 5, 6, 50])
+@pytest.mark.parametrize("frame_rows", [3, 10, 49])
+@pytest.mark.parametrize("each", [1, 6, 50])
 def test_frames_at_least_halve_or_the_segment_stays(storage, frame_rows, each):
     """Whatever the sizes: what was written is not written again."""
     stream = fill(storage, each=each)
@@ -165,9 +152,8 @@ class TestSplit:
         assert numbers == [(start, start + 9) for start in range(0, 100, 10)]
         assert stream.read(filters=[("s", "=", "s42")]).read_all() == events(42, 43)
 
-    @pytest.mark.parametrize("frame_rows", [3, 7, 10, 49, 64])
-    @pytest.mark.parametrize("each", [1, 5, 6, 50, 100])
-    @pytest.mark.parametrize("form", ["arrow", "parquet"])
+    @pytest.mark.parametrize("frame_rows", [3, 10, 49])
+    @pytest.mark.parametrize(("form", "each"), [("arrow", 1), ("parquet", 6), ("arrow", 50)])
     def test_a_split_leaves_no_frame_over_the_target(self, storage, form, each, frame_rows):
         stream = fill(storage, form, each=each)
         (before,) = counts(stream)
@@ -198,38 +184,6 @@ class TestSplit:
         again = stream.compact(mode="split", layout=Layout(segment_format="arrow"))
         assert (again.commits, again.skipped) == (0, 0)
         assert stream.read().read_all() == rows
-
-    def test_appends_and_other_compactions_meanwhile_are_kept(self, storage):
-        """The split is rebased over an append; a truncation of its segment comes first."""
-        stream = fill(storage, each=50)
-        layout = Layout(frame_rows=20, segment_format="arrow")
-        context, root, rules = stream._context, stream._log.root, CompactRules("split")
-        job = plan_job(context, root, layout, stages=True)
-        groups = plan_range_groups(context.status, root, job, rules, (0, 100))
-        replaced = run_group(job, groups[0], nonce="a" * 12)
-        open_on(storage).append(events(100, 130), layout=Layout(inline_bytes=0))
-        commit_groups(stream._context, [replaced])
-        assert stream.read().read_all() == events(0, 130)
-        assert counts(stream) == [6, 1]
-        again = run_group(job, groups[0], nonce="b" * 12)
-        with pytest.raises(ConflictError, match="no longer listed"):
-            commit_groups(stream._context, [again])
-        stream.verify().check()
-
-
-def test_entry_without_counts_opens_the_footer(storage):
-    """It was written before entries had them."""
-    stream = fill(storage)
-    (entry,) = stream._log.root.entries
-    older = replace(entry, frames=0, frame_raws=0)
-    job = plan_job(stream._context, stream._log.root, Layout())
-    storage.calls.clear()
-    assert count_frames(entry, partial(frames_of, job)) == (20, entry.frame_raws)
-    assert storage.calls == []
-    assert count_frames(older, partial(frames_of, job)) == (20, entry.frame_raws)
-    assert len(storage.calls) == 1
-    assert not plan_groups([PlacedSegment(0, older)], CompactRules())
-    assert plan_groups([PlacedSegment(0, entry)], CompactRules())
 
 
 def test_counts_are_kept_in_parts_and_commit_files(storage, monkeypatch):
@@ -262,15 +216,14 @@ class _Meeting(WrappedStorage):
         return work()
 
 
-@pytest.mark.parametrize("form", ["arrow", "parquet"])
-def test_tiny_segments_are_fetched_at_once_and_joined(storage, form):
+def test_tiny_segments_are_fetched_at_once_and_joined(storage):
     """In offset order, whichever comes first."""
     stream = create_on(storage, SCHEMA, upkeep=None)
     count = 3 * TINY_THREADS
     for place in range(count):
-        layout = Layout(segment_format=form, inline_bytes=0)
-        stream.append(events(place * 100, place * 100 + 100), layout=layout)
-    done = open_on(_Meeting(storage)).compact(layout=Layout(frame_rows=1000, segment_format=form))
+        stream.append(events(place * 100, place * 100 + 100), layout=Layout(inline_bytes=0))
+    layout = Layout(frame_rows=1000, segment_format="arrow")
+    done = open_on(_Meeting(storage)).compact(layout=layout)
     assert (done.segments_before, done.segments_after) == (count, 1)
     assert stream.read().read_all() == events(0, count * 100)
     (entry,) = (

@@ -1,9 +1,9 @@
 """Copies by events: whole or no stream, and no event twice, whatever happens on the way."""
 
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -12,11 +12,11 @@ from stream_kit import (
     DAY,
     HOUR,
     KINDS,
-    SOFT,
     STAGED,
     TIGHT,
     WHENS,
     Meddling,
+    fresh_url,
     make_stream,
     numbers,
     objects,
@@ -49,7 +49,6 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.retention.drop import run_drop
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -64,12 +63,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_events, "LEAST_PIECE_ROWS", 10)
 
 
-def _place() -> str:
-    return f"memory://{uuid.uuid4().hex}"
-
-
 def _target(stream: Stream) -> TimedStorage:
-    return TimedStorage(open_storage(_place()), stream._log.storage.time)
+    return TimedStorage(open_storage(fresh_url()), stream._log.storage.time)
 
 
 def _copy(
@@ -105,6 +100,12 @@ def _stop() -> None:
     raise _StoppedError
 
 
+def _drop(target: TimedStorage) -> None:
+    """Drop what is at a destination; nothing but the log is left."""
+    run_drop(target, confirm=target.url, clock=target.time.clock, client="")
+    assert all(info.path.startswith("log/") for info in target.list(""))
+
+
 def _halfway(commits: int = 4, pieces: int = 2) -> tuple[Stream, TimedStorage]:
     """Return a stream of so many segments, and a destination that has the first ones staged."""
     stream, _ = make_stream(commits)
@@ -135,77 +136,53 @@ def test_events_order_and_types_stay() -> None:
     copy.verify().check()
 
 
-def test_one_call_of_the_front_door_is_enough() -> None:
-    """With the machine's own clock; a range is bound once."""
-    stream = segstore.create(_place(), numbers(0, 1).schema)
-    for n in range(4):
-        stream.append(numbers(10 * n, 10 * n + 10))
-    url = _place()
-    done = stream.copy_to(url, mode="events", copy_id="c", start=15, end=33, seal=True)
-    copy = segstore.open(url)
-    assert (done.start, done.end, done.segments) == (15, 33, 2)
-    assert values(copy, offset=True) == [(n - 15, n) for n in range(15, 33)]
-    assert copy.sealed
-    assert stream.copy_to(url, mode="events", copy_id="c", start=15, end=33, seal=True).repeated
-    with pytest.raises(InvalidInputError, match="unknown copy mode"):
-        stream.copy_to(_place(), mode="bytes", copy_id="c")
-
-
-def test_repeated_copy_reports_that_it_did_nothing() -> None:
+@pytest.mark.parametrize("mode", ["events", "segments"])
+def test_repeated_copy_reports_that_it_did_nothing(mode: str) -> None:
     """Though the source has grown; other arguments under the id are refused."""
     stream, _ = make_stream(3)
     target = _target(stream)
-    first = _copy(stream, target)
+    first = _copy(stream, target, mode=mode)
     stream.append(numbers(30, 40))
-    again = _copy(stream, target)
+    again = _copy(stream, target, mode=mode)
     assert (again.end, again.segments, again.repeated) == (first.end, first.segments, True)
     assert values(_reopened(stream, target)) == list(range(30))
     for changed in ({"start": 10}, {"end": 20}, {"seal": True}):
         with pytest.raises(InvalidInputError, match="was used for another copy"):
-            _copy(stream, target, **changed)
+            _copy(stream, target, mode=mode, **changed)
     with pytest.raises(AlreadyExistsError):
-        _copy(stream, target, "d")
+        _copy(stream, target, "d", mode=mode)
+    with pytest.raises(InvalidInputError, match="copy id"):
+        stream.copy_to(target.url, copy_id="../x", mode=mode)
     other, _ = make_stream(1, seed=2)
-    with pytest.raises(InvalidInputError, match="was used for another copy"):
-        _copy(other, target)
+    for source, how in ((other, mode), (stream, "events" if mode == "segments" else "segments")):
+        with pytest.raises(InvalidInputError, match="was used for another copy"):
+            _copy(source, target, mode=how)
     _reopened(stream, target).append(numbers(50, 51))
-    assert _copy(stream, target).repeated
+    assert _copy(stream, target, mode=mode).repeated
 
 
-def test_modes_do_not_continue_each_others_copies() -> None:
-    """The id of a copy by segments is refused for a copy by events, and the reverse."""
-    stream = segstore.create(_place(), numbers(0, 1).schema)
-    stream.append(numbers(0, 10))
-    one, other = _place(), _place()
-    stream.copy_to(one, copy_id="c")
-    stream.copy_to(other, copy_id="c", mode="events")
-    with pytest.raises(InvalidInputError, match="was used for another copy"):
-        stream.copy_to(one, copy_id="c", mode="events")
-    with pytest.raises(InvalidInputError, match="was used for another copy"):
-        stream.copy_to(other, copy_id="c")
-
-
-def test_empty_sealed_and_self_copies() -> None:
+@pytest.mark.parametrize("mode", ["events", "segments"])
+def test_empty_sealed_and_self_copies(mode: str) -> None:
     """Each has a clear end."""
     stream, _ = make_stream(0)
     empty = _target(stream)
-    assert _copy(stream, empty, seal=True).segments == 0
+    assert _copy(stream, empty, seal=True, mode=mode).segments == 0
     assert values(_reopened(stream, empty)) == []
     assert _reopened(stream, empty).sealed
-    assert _copy(stream, empty, seal=True).repeated
+    assert _copy(stream, empty, seal=True, mode=mode).repeated
     stream.append(numbers(0, 10))
     stream.seal()
     plain, sealed = _target(stream), _target(stream)
-    _copy(stream, plain)
-    _copy(stream, sealed, seal=True)
+    _copy(stream, plain, mode=mode)
+    _copy(stream, sealed, seal=True, mode=mode)
     _reopened(stream, plain).append(numbers(10, 20))
     with pytest.raises(SealedError):
         _reopened(stream, sealed).append(numbers(10, 20))
     with pytest.raises(InvalidInputError, match="onto itself"):
-        _copy(stream, stream._log.storage)
+        _copy(stream, stream._log.storage, mode=mode)
     stream.truncate(5)
     with pytest.raises(TruncatedError):
-        _copy(stream, _target(stream), start=0)
+        _copy(stream, _target(stream), start=0, mode=mode)
 
 
 # --- while it is not done ---------------------------------------------------------------------
@@ -217,7 +194,7 @@ def test_there_is_no_stream_before_it_is_complete() -> None:
     with pytest.raises(NotFoundError):
         _reopened(stream, target)
     with pytest.raises(NotFoundError):
-        salvage_on(target, open_storage(_place()), clock=stream._log.clock)
+        salvage_on(target, open_storage(fresh_url()), clock=stream._log.clock)
     with pytest.raises(CorruptionError, match="holds segments"):
         create_on(target, stream.schema, clock=stream._log.clock)
     with pytest.raises(InvalidInputError, match="was used for another copy"):
@@ -235,12 +212,8 @@ def test_copy_that_was_given_up_is_dropped() -> None:
     """A run of it that goes on finds the location taken, and begins anew when it is run again."""
     stream, target = _halfway()
 
-    def drop() -> None:
-        run_drop(target, confirm=target.url, clock=target.time.clock, client="")
-        assert all(info.path.startswith("log/") for info in target.list(""))
-
     with pytest.raises((ConflictError, MissingObjectError)):
-        _copy(stream, Meddling(target, "create log/", drop))
+        _copy(stream, Meddling(target, "create log/", partial(_drop, target)))
     with pytest.raises(NotFoundError):
         _reopened(stream, target)
     _copy(stream, target)
@@ -248,7 +221,7 @@ def test_copy_that_was_given_up_is_dropped() -> None:
     copy.verify().check()
     assert (values(copy), copy.version) == (list(range(40)), 1)
     with pytest.raises(NotFoundError):
-        segstore.drop(empty := _place(), confirm=open_storage(empty).url)
+        segstore.drop(empty := fresh_url(), confirm=open_storage(empty).url)
 
 
 class _Following(Meddling):
@@ -268,11 +241,8 @@ def test_copy_does_not_name_what_a_drop_has_deleted(mode: str) -> None:
     if mode == "segments":
         last = f"create segments/copy-c/{stream._log.root.entries[3].segment_id:016x}-"
 
-    def drop() -> None:
-        run_drop(target, confirm=target.url, clock=target.time.clock, client="")
-
     with pytest.raises(ConflictError, match="made and dropped"):
-        _copy(stream, meddling := _Following(target, last, drop), mode=mode)
+        _copy(stream, meddling := _Following(target, last, partial(_drop, target)), mode=mode)
     assert meddling.met
     with pytest.raises(NotFoundError):
         _reopened(stream, target)
@@ -287,11 +257,8 @@ def test_piece_whose_segments_a_drop_deleted_is_staged_again(place: str) -> None
     """Also if the drop came between the segments of a piece and the object that names them."""
     stream, target = _halfway()
 
-    def drop() -> None:
-        run_drop(target, confirm=target.url, clock=target.time.clock, client="")
-
     with pytest.raises((ConflictError, MissingObjectError)):
-        _copy(stream, Meddling(target, place, drop))
+        _copy(stream, Meddling(target, place, partial(_drop, target)))
     for _ in range(2):
         with suppress(MissingObjectError):
             _copy(stream, target)
@@ -507,34 +474,6 @@ def test_interrupted_copies_resume(kind: str, when: str, monkeypatch: pytest.Mon
     assert most == 4
 
 
-@pytest.mark.slow
-def test_two_runners_at_once_double_nothing() -> None:
-    """Each piece counts once, whoever staged it, and one of the two commits."""
-    stream, _ = make_stream(5)
-    for theirs in range(1, 6):
-        stops = f"open_staged segments/copy-c/{10 * theirs}-" if theirs < 5 else "create log/"
-        for place in ("open_staged", "create"):
-            for at in range(5):
-                target = _target(stream)
-                other = open_on(stream._log.storage, clock=stream._log.clock)
-
-                def overtake(target=target, other=other, stops=stops) -> None:
-                    with suppress(_StoppedError):
-                        _copy(other, Meddling(target, stops, _stop))
-
-                meddling = Meddling(target, f"{place} segments/copy-c/{10 * at}-", overtake)
-                done = _copy(stream, meddling)
-                assert meddling.met
-                copy = _reopened(stream, target)
-                assert values(copy, offset=True) == [(n, n) for n in range(50)]
-                assert (done.end, done.segments, copy.version) == (50, 5, 0)
-                copy.maintain(grace="7d")
-                copy.verify().check()
-                assert objects(target, "segments/") == {
-                    f"segments/{entry.path}" for entry in copy._log.root.entries
-                }
-
-
 @pytest.mark.parametrize(
     "place", ["create segments/copy-c/plan", "open_staged segments/copy-c/10-", "create log/"]
 )
@@ -562,20 +501,3 @@ def test_many_small_segments_become_few(monkeypatch: pytest.MonkeyPatch) -> None
     done = _copy(stream, target)
     assert (done.segments, _reopened(stream, target).version) == (3, 0)
     assert values(_reopened(stream, target)) == list(range(120))
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_long_lists_spill_to_parts_with_short_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The paths of a copy's segments share one template."""
-    monkeypatch.setattr(SOFT, 3)
-    stream, _ = make_stream(12)
-    target = _target(stream)
-    _copy(stream, target)
-    copy = _reopened(stream, target)
-    assert copy._log.root.parts
-    runs = TableStatus(target).runs(copy._log.root, 0, 120)
-    assert {kind for run in runs for kind in run.columns.kind_names} == {
-        ("arrow", "copy-c/{task}-{nonce}-{place}.arrow")
-    }
-    assert values(copy) == list(range(120))
-    copy.verify().check()

@@ -1,22 +1,15 @@
 """Members give back batches, reject them, or die of them: what goes to the dead letters, once."""
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, count, pairwise
+from itertools import chain, count
 
 import pytest
-from faults import Fault, FaultStorage
 from member_kit import LEASE_S, drain, poll, record
 from stream_kit import make_stream, numbers, wait
 from virtual_time import TimedStorage
 
-from segstore_ds.errors import (
-    ClosedError,
-    InvalidInputError,
-    LeaseLostError,
-    SegstoreError,
-)
+from segstore_ds.errors import ClosedError, InvalidInputError, SegstoreError
 from segstore_ds.format.reader_record import (
     Delivery,
     Lease,
@@ -138,31 +131,6 @@ def test_given_back_without_delay_counts():
     assert {row["_deliveries"] for row in pool.dead("_deliveries")} == {3}
 
 
-def test_given_back_goes_to_another_member():
-    pool = Pool(max_rows=5)
-    first, second = pool.join("a"), pool.join("b")
-    batch = poll(first)
-    first.give_back(delay=5)
-    wait(pool.storage, 11)
-    assert poll(second) is not None  # takes a look, and begins to wait
-    found = rest(second)
-    assert set(batch) <= set(found)
-
-
-def test_a_batch_costs_one_record_and_after_a_pause_two():
-    """The record that says what is done names the next batch, if there is one."""
-    pool = Pool(4, max_rows=5)
-    follow, numbers_of = pool.join("a"), []
-    while poll(follow) is not None:
-        numbers_of.append(pool.record.number)
-    assert [after - before for before, after in pairwise(numbers_of)] == [1] * 7
-    pool.stream.append(numbers(40, 45))
-    before = pool.record.number
-    assert poll(follow) == [40, 41, 42, 43, 44]
-    assert poll(follow) is None
-    assert pool.record.number - before == 2
-
-
 def test_without_dead_letters_a_batch_is_given_back_for_ever():
     pool = Pool(dead_letters=None, max_rows=10)
     follow, got = pool.join("a"), []
@@ -176,119 +144,6 @@ def test_without_dead_letters_a_batch_is_given_back_for_ever():
         follow.reject("why")
 
 
-def test_letters_wait_for_a_member_that_writes_them():
-    """One without dead letters passes over them, also under the name of the one that rejected."""
-    pool = Pool(max_rows=5)
-    follow = pool.join("a")
-    poll(follow)
-    follow._member.give_back(5, reason="why")
-    plain = pool.join("b", dead_letters=None)
-    follow.close()
-    assert 0 not in rest(plain, step_s=11)
-    assert pool.record.offset == 0
-    again = pool.join("a")
-    rest(plain, again, step_s=11)
-    assert pool.numbers() == [0, 1, 2, 3, 4]
-    assert pool.record.offset == 20
-
-
-def test_a_process_that_follows_on_under_the_name_passes_a_letter_on():
-    pool = Pool(max_rows=5)
-    follow = pool.join("a")
-    poll(follow)
-    follow._member.give_back(5, reason="why")
-    follow._member.take(20)
-    assert follow._member.delivery.letter is not None
-    plain = pool.join("a", dead_letters=None)
-    assert 0 not in rest(plain)
-    assert pool.record.offset == 0
-
-
-def test_a_batch_that_was_given_out_stays_one():
-    """A process that follows on with larger batches gets it alone: no other event dies with it."""
-    pool = Pool(max_rows=5)
-    for _ in range(3):
-        assert poll(pool.join("a")) == [0, 1, 2, 3, 4]
-        pool.how["max_rows"] = 20
-    assert rest(pool.join("a")) == list(range(5, 20))
-    assert pool.numbers() == [0, 1, 2, 3, 4]
-
-
-def test_an_error_between_letter_and_position_writes_it_once():
-    """The member dies when the letter is written; another goes on, and both write it."""
-    pool = Pool(max_rows=5)
-    follow = pool.join("a")
-    poll(follow)
-    follow.reject("why")
-    write = follow._letters.write
-
-    def die(*given):
-        write(*given)
-        raise KeyboardInterrupt
-
-    follow._letters.write = die
-    with pytest.raises(KeyboardInterrupt):
-        rest(follow)
-    assert pool.numbers() == [0, 1, 2, 3, 4]
-    wait(pool.storage, LEASE_S + 1)
-    other = pool.join("b")
-    rest(other, step_s=11)
-    follow._letters.write = write
-    assert rest(follow) == []
-    assert pool.numbers() == [0, 1, 2, 3, 4]
-    assert pool.record.offset == 20
-
-
-def test_a_late_letter_changes_nothing():
-    """A member sleeps before it writes a letter; others write that one, and a later one."""
-    pool = Pool(max_rows=5)
-    follow = pool.join("a")
-    poll(follow)
-    follow.reject("first")
-    write = follow._letters.write
-    slept = []
-
-    def sleep(letter, seen, pick):
-        if not slept:
-            slept.append(letter)
-            wait(pool.storage, LEASE_S + 1)
-            other = pool.join("b")
-            for _ in range(20):
-                if (batch := poll(other)) and batch[0] == 10:
-                    other.reject("second")
-                wait(pool.storage, 11)
-            assert pool.numbers() == [*range(5), *range(10, 15)]
-        write(letter, seen, pick)
-
-    follow._letters.write = sleep
-    assert rest(follow) == list(range(5, 10))
-    assert pool.numbers() == [*range(5), *range(10, 15)]
-
-
-def test_two_members_write_letters_in_order():
-    pool = Pool(4, max_rows=5)
-    follows = [pool.join(name) for name in "abc"]
-    rejected = []
-    for _ in range(40):
-        for follow in follows:
-            if (batch := poll(follow)) is not None and batch[0] % 2 == 0:
-                rejected.extend(batch)
-                follow.reject("even")
-        wait(pool.storage, 2)
-    assert sorted(rejected) == pool.numbers()
-    assert pool.record.offset == 40
-
-
-def test_filtered_events_are_no_letters():
-    pool = Pool(max_rows=5, filters=[["n", ">", 3]], columns=["n"])
-    follow = pool.join("a")
-    assert poll(follow) == [4, 5, 6, 7, 8]
-    follow.reject("why", rows=[0])
-    rest(follow)
-    assert pool.dead("n", "s", "_offset") == [{"n": 4, "s": "s4", "_offset": 4}]
-    assert pool.record.offset == 20
-
-
 def test_new_columns_reach_the_dead_letters():
     pool = Pool(1)
     follow = pool.join("a")
@@ -298,23 +153,6 @@ def test_new_columns_reach_the_dead_letters():
     follow.reject("why")
     rest(follow)
     assert pool.dead("n", "extra") == [{"n": 10, "extra": 7}, {"n": 11, "extra": 8}]
-
-
-def test_renewing_without_a_batch_passes_no_event():
-    """A member with nothing in its hands is given another range by that, and reads it."""
-    pool = Pool(max_rows=1)
-    first = pool.join("a")
-    assert poll(first) == [0]
-    second = pool.join("b")
-    assert poll(first) == [1]  # of a range that ends there now
-    wait(pool.storage, 2)
-    second._member.take(20)
-    second._go_on()
-    assert second.offset == 2
-    first.close()
-    second.renew()
-    assert pool.record.members["b"].start == 1
-    assert sorted(rest(second)) == list(range(1, 20))
 
 
 @pytest.mark.parametrize("call", ["give_back", "reject"])
@@ -431,61 +269,3 @@ def test_dead_letters_that_fail_stop_the_member():
     rest(follow)
     assert pool.numbers() == [0, 1, 2, 3, 4]
     assert pool.record.offset == 20
-
-
-def test_renewing_shortens_what_is_read_ahead():
-    """A renewal frees all but the batch in hand; what was read of that is not given out."""
-    pool = Pool(max_rows=5, lease=9)
-    follow = pool.join("a")
-    assert poll(follow) == [0, 1, 2, 3, 4]
-    follow.give_back(delay=5)
-    assert poll(follow) == [5, 6, 7, 8, 9]
-    wait(pool.storage, 6)
-    follow.renew()
-    got = rest(follow)
-    assert sorted(got) == [*range(5), *range(10, 20)]
-    assert pool.dead() == []
-    assert pool.record.offset == 20
-
-
-def test_what_others_have_got_is_not_rejected():
-    """Who slept has no batch to reject any more, also when it asks twice."""
-    pool = Pool(max_rows=5)
-    first, second = pool.join("a"), pool.join("b")
-    assert poll(first) == [0, 1, 2, 3, 4]
-    found = rest(second)
-    wait(pool.storage, LEASE_S + 1)
-    assert sorted(found + rest(second)) == list(range(20))
-    with pytest.raises(LeaseLostError):
-        first.reject("too late")
-    with pytest.raises(InvalidInputError, match="no batch to give back"):
-        first.reject("too late")
-    assert rest(first) == []
-    assert pool.record.deliveries == []
-
-
-def test_no_lost_answer_costs_an_event():
-    """What a member took in a record that it never heard of is not done."""
-    records, number = [1000], 0
-    while number < len(records[:6]):
-        pool = Pool(max_rows=5, commits=1, max_deliveries=1)
-        storage = FaultStorage(pool.storage)
-        stream = open_on(storage, clock=pool.storage.time.clock)
-        dead = pool.join("a")
-        assert poll(dead) == [0, 1, 2, 3, 4]
-        wait(pool.storage, LEASE_S + 1)
-        follow, done = stream.follow("billing", member="b", **pool.how), []
-        wait(pool.storage, LEASE_S + 1)
-        before = len(storage.calls)
-        storage.fault = Fault(before + records[number], when="after", calls=12)
-        for _ in range(6):
-            with suppress(SegstoreError):
-                done += poll(follow) or []
-            wait(pool.storage, 11)
-        if not number:  # nothing failed
-            calls = storage.calls[before:]
-            records += [at for at, call in enumerate(calls, 1) if call.startswith("create readers")]
-        assert sorted(done + pool.numbers()) == list(range(10)), records[number]
-        assert pool.record.offset == 10
-        number += 1
-    assert number == 6

@@ -9,10 +9,9 @@ from member_kit import LEASE_S, drain, poll
 from stream_kit import wait
 from test_dead_letters import Pool
 
-from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format.reader_record import Delivery, decode_record, encode_record
 from segstore_ds.retention import leases
-from segstore_ds.retention.key_share import bucket_of
 
 KEYS = 10
 
@@ -34,12 +33,6 @@ def make(count=40, **how):
 def share(*follows):
     for _ in range(LEASE_S):
         drain(*follows)
-
-
-def keys_of(pool, member):
-    """Return the keys of a member, as remainders of `n`."""
-    buckets = bucket_of(events(0, KEYS).to_batches()[0], ["s"], 64)
-    return [n for n, bucket in enumerate(buckets) if pool.record.by_key.holders[bucket] == member]
 
 
 def test_a_rejected_event_is_a_letter_before_later_ones_of_its_key_are_given_out():
@@ -92,66 +85,6 @@ def test_what_is_given_back_at_once_takes_turns_with_the_rest(letters):
         assert pool.numbers() == [0, 1, 2, 3, 4]
 
 
-def test_what_members_die_of_goes_to_the_dead_letters():
-    """Three processes of two names; in between the first one's keys are its own again."""
-    pool = make(max_rows=5)
-    for name in ("a", "a", "b"):
-        assert poll(pool.join(name)) == [0, 1, 2, 3, 4]
-        if name == "a":
-            assert pool.record.deliveries[0].count < 3
-        wait(pool.storage, LEASE_S + 1)
-    last = pool.join("c")
-    (got,) = drain(last, step_s=11)
-    assert sorted(got) == list(range(5, 40))
-    assert pool.numbers() == [0, 1, 2, 3, 4]
-    assert {row["_deliveries"] for row in pool.dead("_deliveries")} == {3}
-    assert pool.record.offset == 40
-
-
-def test_two_members_count_on_for_the_keys_that_they_have_of_a_dead_one():
-    pool = make(10, max_rows=10)
-    dead = pool.join("dead")
-    assert poll(dead) == list(range(10))
-    first, second = pool.join("a"), pool.join("b")
-    got = [[], []]
-    for _ in range(40):
-        wait(pool.storage, 2)
-        for follow, found in zip((first, second), got, strict=True):
-            if (batch := poll(follow)) is not None:
-                found.append(batch)
-                follow.give_back()
-    assert all(len(found) == 2 for found in got)  # the third and last time
-    assert sorted(got[0][0] + got[1][0]) == list(range(10))
-    assert pool.numbers() == list(range(10))
-
-
-def test_a_letter_has_no_event_that_was_done_before():
-    """A member takes over keys that are further on than its own."""
-    pool = make(10)
-    first, second = pool.join("a"), pool.join("b")
-    share(first, second)
-    pool.stream.append(events(10, 30))
-    theirs = keys_of(pool, "b")
-    assert {n % 10 for n in poll(second)} == {*theirs}
-    second.close()
-    pool.stream.append(events(30, 40))
-    wait(pool.storage, 2)
-    again = pool.join("b", max_rows=10)
-    mine = poll(again)
-    done = [n for n in range(10, 30) if n % 10 in theirs]
-    assert mine == done or mine is None
-    again.publish()
-    again.close()
-    got = []
-    for _ in range(20):
-        wait(pool.storage, 2)
-        if (batch := poll(first)) is not None:
-            got += batch
-            first.reject("all")
-    assert sorted(pool.numbers()) == sorted(got)
-    assert pool.record.offset == 40
-
-
 def test_a_letter_of_a_member_that_died_is_written_by_another():
     """Also where its keys have come to two others meanwhile; and once, though both write it."""
     pool = make(10)
@@ -188,37 +121,6 @@ def test_a_letter_of_a_process_without_dead_letters_is_written_by_another():
     assert pool.record.offset == 20
 
 
-def test_letters_are_written_in_turn():
-    """Two members reject at once; the later letter waits for the other, and its keys for both."""
-    pool = make(10)
-    first, second = pool.join("a"), pool.join("b")
-    share(first, second)
-    pool.stream.append(events(10, 20))
-    batches = [poll(first), poll(second)]
-    second.reject("second")
-    first.reject("first")
-    pool.stream.append(events(20, 30))
-    assert poll(first) is None
-    assert pool.dead() == []
-    found = drain(second, first)
-    assert [{row["_reason"] for row in pool.dead("_reason")}] == [{"first", "second"}]
-    assert pool.numbers() == sorted(chain.from_iterable(batches))
-    assert sorted(chain.from_iterable(found)) == list(range(20, 30))
-
-
-def test_a_new_member_gets_keys_before_all_is_read():
-    pool = make(400, max_rows=5)
-    first = pool.join("a")
-    poll(first)
-    second, got = pool.join("b"), [[], []]
-    for _ in range(10):
-        wait(pool.storage, 2)
-        for follow, found in zip((first, second), got, strict=True):
-            found.extend(poll(follow) or [])
-    assert all(got)
-    assert not {n % 10 for n in got[0][10:]} & {n % 10 for n in got[1]}
-
-
 def test_without_room_in_the_record_it_comes_again_uncounted(monkeypatch):
     monkeypatch.setattr(leases, "_NAMED_BYTES", 100)
     pool = make(20, max_rows=5)
@@ -229,32 +131,6 @@ def test_without_room_in_the_record_it_comes_again_uncounted(monkeypatch):
     (got,) = drain(follow)
     assert sorted(got) == list(range(20))
     assert pool.record.offset == 20
-
-
-def test_truncated_events_leave_the_deliveries():
-    pool = make(40, max_rows=10)
-    follow = pool.join("a")
-    poll(follow)
-    follow.give_back(delay=600)
-    follow.close()
-    pool.stream.truncate(15)
-    again = pool.join("b", start="head")
-    assert sorted(drain(again)[0]) == list(range(15, 40))
-    assert pool.record.deliveries == []
-
-
-def test_there_must_be_a_batch_and_dead_letters():
-    pool = make(20)
-    follow = pool.join("a", dead_letters=None)
-    for call in (follow.give_back, lambda: follow.reject("why")):
-        with pytest.raises(InvalidInputError, match="no batch"):
-            call()
-    poll(follow)
-    with pytest.raises(InvalidInputError, match="no stream of dead letters"):
-        follow.reject("why")
-    follow.give_back()
-    with pytest.raises(InvalidInputError, match="no batch"):
-        follow.give_back()
 
 
 @pytest.mark.parametrize("buckets", [[], [64]])

@@ -1,28 +1,18 @@
 """Values that expire: which go and when, what stays, and what comes in between."""
 
 import datetime as dt
-import random
-import uuid
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from erasure_kit import NEEDLE, holders
-from follower_kit import Pair
-from stream_kit import DAY, HOUR, STAGED, make_old, make_stream, numbers, wait
+from stream_kit import DAY, HOUR, STAGED, fresh_url, make_old, make_stream, numbers, wait
 from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError, MissingObjectError
-from segstore_ds.format.redactions import (
-    MOST_REDACTIONS,
-    MOST_RULES,
-    Expiry,
-    clean_since,
-    redactions_of,
-)
+from segstore_ds.format.redactions import MOST_RULES, Expiry, clean_since, redactions_of
 from segstore_ds.options.quantities import to_moment
 from segstore_ds.redact import expire
 from segstore_ds.storage import open_storage
@@ -42,7 +32,7 @@ def texts(stream: Stream) -> list[str | None]:
 def timed_stream(**options: object) -> tuple[Stream, TimedStorage]:
     """Return an empty stream with a time column."""
     clock = VirtualTime(1)
-    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), clock)
+    storage = TimedStorage(open_storage(fresh_url()), clock)
     stream = create_on(storage, TIMED, time_column="ts", clock=clock.clock, **options)
     return stream, storage
 
@@ -112,7 +102,7 @@ def test_time_column_of_dates_and_one_that_says_no_moment() -> None:
     for kind, gone in ((pa.date32(), [None, "1"]), (pa.timestamp("us"), [None, None])):
         schema = pa.schema([("at", kind), ("s", pa.string())])
         clock = VirtualTime(1)
-        storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), clock)
+        storage = TimedStorage(open_storage(fresh_url()), clock)
         stream = create_on(storage, schema, time_column="at", clock=clock.clock)
         stream.settings.update(expiry={"s": "5d"})
         now = to_moment(clock.now_us).replace(tzinfo=None)
@@ -234,32 +224,6 @@ def test_restored_events_expire_again() -> None:
     assert texts(stream) == [None] * 5
 
 
-def test_two_rounds_and_a_compaction_at_once() -> None:
-    """Who is late leaves it to the other, or to the next round; nothing is lost."""
-    stream, storage = make_stream(0)
-    stream.settings.update(expiry={"s": "1d"})
-    for n in range(6):
-        stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
-    wait(storage, 2 * DAY)
-    other = open_on(storage, clock=stream._log.clock)
-    happened = []
-
-    def launch(job, chosen):
-        found = [*job.run(chosen)]
-        if not happened:
-            happened.append(1)
-            other.compact(0, 30)
-            other.maintain()
-        yield from found
-
-    Stream(replace(stream._context, launch=launch)).maintain()
-    assert happened
-    stream.maintain()
-    assert texts(stream) == [None] * 60
-    assert stream.read().read_all()["n"].to_pylist() == list(range(60))
-    stream.verify().check()
-
-
 def test_round_without_time_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expire, "COMMIT_BYTES", 1)
     stream, storage = make_stream(0)
@@ -273,18 +237,6 @@ def test_round_without_time_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyP
         assert not record(stream).done
     assert expire.run_expiry(stream._context) == 0
     assert record(stream).done
-
-
-def test_records_of_rules_and_of_redactions_push_each_other_out_of_no_root() -> None:
-    stream, storage = make_stream(2)
-    stream.settings.update(expiry={"s": "1h"})
-    wait(storage, DAY)
-    stream.maintain()
-    for n in range(MOST_REDACTIONS + 2):
-        stream.redact([["n", "==", n]], columns=["s", "n"], redact_id=f"r{n}")
-    known = redactions_of(stream._log.root)
-    assert len(known) == MOST_REDACTIONS + 1
-    assert stream.settings.expiry[0].redact_id in known
 
 
 def test_record_of_a_rule_that_is_gone_leaves_its_version() -> None:
@@ -308,26 +260,14 @@ def test_record_of_a_rule_that_is_gone_leaves_its_version() -> None:
         stream.restore(before)
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {"x": "30d"},
-        {"s": "0s"},
-        {"s": None},
-        {"s": "30"},
-        {"ts": "30d"},
-        {"s": {"age": "30d", "filter": "n > 1"}},
-        {"s": {"age": "30d", "filters": "m > 1"}},
-        {"s": {"age": "30d", "filters": [["n", ">", 1]]}},
-        ["s"],
-        {f"c{n}": "1d" for n in range(9)},
-    ],
-    ids=str,
-)
-def test_rule_that_is_none_is_refused(rules: object) -> None:
+def test_rule_that_is_none_is_refused() -> None:
     stream, _ = timed_stream()
-    with pytest.raises(InvalidInputError):
-        stream.settings.update(expiry=rules)
+    ages = ({"x": "30d"}, {"s": "0s"}, {"s": None}, {"s": "30"}, {"ts": "30d"}, ["s"])
+    filters = ({"filter": "n > 1"}, {"filters": "m > 1"}, {"filters": [["n", ">", 1]]})
+    many = {f"c{n}": "1d" for n in range(MOST_RULES + 1)}
+    for rules in (*ages, *({"s": {"age": "30d", **rule}} for rule in filters), many):
+        with pytest.raises(InvalidInputError):
+            stream.settings.update(expiry=rules)
     assert stream.refresh().settings.expiry == ()
 
 
@@ -337,20 +277,6 @@ def test_time_column_can_t_be_one_that_expires() -> None:
     with pytest.raises(InvalidInputError, match="time column"):
         stream.settings.update(time_column="ts")
     stream.settings.update(time_column="ts", expiry=None)
-
-
-def test_rules_that_can_t_be_read_keep_no_other_round_from_its_work(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    stream, storage = make_stream(0)
-    monkeypatch.setattr("segstore_ds.stream.namespaces.build_expiry", lambda _: "oops")
-    stream.settings.update(expiry={"s": "1d"}, upkeep=segstore.UpkeepPolicy())
-    for n in range(3):
-        wait(storage, DAY)
-        stream.append(numbers(n, n + 1))
-    assert "expiry failed" in caplog.text
-    assert "upkeep failed" not in caplog.text
-    assert "upkeep" in stream.history().read_all()["operation"].to_pylist()
 
 
 def test_damaged_segment_stops_expiry_and_not_the_rest_of_maintain() -> None:
@@ -377,53 +303,22 @@ def test_rule_of_a_newer_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
     assert stream.maintain().expired == 0
 
 
-def test_follower_has_what_is_left_and_goes_on_when_it_is_promoted() -> None:
-    pair = Pair()
-    pair.stream.settings.update(expiry={"s": "1d"})
-    pair.stream.append(numbers(0, 5), layout=STAGED)
-    pair.stream.followers.add(pair.follower)
-    pair.time.advance(2 * DAY)
-    pair.stream.append(numbers(5, 10), layout=STAGED)
-    pair.stream.maintain()
-    follower = pair.reopen(pair.follower)
-    assert texts(follower) == [None] * 5 + [f"s{n}" for n in range(5, 10)]
-    follower.followers.promote()
-    pair.time.advance(2 * DAY)
-    follower.maintain()
-    assert texts(follower) == [None] * 10
-    follower.verify().check()
-
-
 def test_clone_keeps_what_it_was_made_of_and_has_no_rules() -> None:
     stream, storage = make_stream(0)
     stream.settings.update(expiry={"s": "1d"})
     stream.append(numbers(0, 5), layout=STAGED)
     version = stream.version
-    url = f"memory://{uuid.uuid4().hex}"
+    url = fresh_url()
     stream.copy_to(url, copy_id="before", mode="clone")
     wait(storage, 2 * DAY)
     expire.run_expiry(stream._context)
     clone = open_on(url)
     assert (texts(clone), clone.settings.expiry) == ([f"s{n}" for n in range(5)], ())
-    other = f"memory://{uuid.uuid4().hex}"
+    other = fresh_url()
     with pytest.raises(InvalidInputError, match="older than a redaction"):
         stream.copy_to(other, copy_id="after", mode="clone", version=version)
     stream.copy_to(other, copy_id="after", mode="clone")
     assert texts(open_on(other)) == [None] * 5
-
-
-@pytest.mark.parametrize("table", ["delta", "iceberg"])
-def test_published_tables_follow(table: str) -> None:
-    stream, storage = make_stream(0)
-    stream.settings.update(expiry={"s": "1d"}, publish=[table])
-    layout = Layout(inline_bytes=0, segment_format="parquet")
-    stream.append(numbers(0, 10), layout=layout)
-    wait(storage, 2 * DAY)
-    stream.append(numbers(10, 20), layout=layout)
-    wait(storage, 120)
-    stream.maintain()
-    assert texts(stream) == [None] * 10 + [f"s{n}" for n in range(10, 20)]
-    assert stream.published[table].lag == 0
 
 
 def test_old_values_are_gone_after_the_grace(tmp_path: Path) -> None:
@@ -458,56 +353,3 @@ def test_old_values_leave_tables_that_are_published_by_hand(table: str) -> None:
     assert not [*holders(stream.url)]
     assert stream.published[table].lag == 0
     stream.verify().check()
-
-
-def test_random_lives_leave_exactly_what_is_due() -> None:
-    """Against a model: appends of all ages, truncations, compactions, rounds, in any order."""
-    for seed in range(6):
-        chance = random.Random(seed)
-        stream, storage = timed_stream()
-        stream.settings.update(expiry={"s": "32h"})
-        model: list[tuple[int | None, int, bool]] = []  # time, commit time, whether it is gone
-        with patch.multiple("segstore_ds.stream.commits.AfterCommit", keep_up=lambda _: None):
-            for _ in range(25):
-                wait(storage, chance.choice((60, HOUR, 9 * HOUR)))
-                match chance.randrange(5):
-                    case 0 | 1:
-                        ages = [chance.choice((0, HOUR, 31 * HOUR, 90 * HOUR, None, -HOUR))]
-                        ages = ages * chance.randrange(1, 3) + [chance.randrange(40 * HOUR)]
-                        given = events(storage, *ages)
-                        commit = stream.append(given, layout=chance.choice(LAYOUTS))
-                        del commit
-                        at_us = stream._log.root.time_us
-                        times = given["ts"].cast(pa.int64()).to_pylist()
-                        model += [(time_us, at_us, False) for time_us in times]
-                    case 2:
-                        stream.compact()
-                    case 3:
-                        stream.truncate(chance.randint(stream.head, stream.tail))
-                    case 4:
-                        due = {*expire.due_rules(stream.refresh()._log.root, storage.time.now_us)}
-                        stream.maintain()
-                        for rule, until in due:
-                            assert rule.column == "s"
-                            model = [
-                                (t, at, gone or (at <= until if t is None else t < until))
-                                for t, at, gone in model
-                            ]
-                found = stream.refresh().read().read_all()["s"].to_pylist()
-                assert [text is None for text in found] == [
-                    gone for _, _, gone in model[stream.head :]
-                ], seed
-        stream.verify().check()
-
-
-def test_values_of_nanoseconds_expire_when_the_clock_is_past_their_years() -> None:
-    """No column of nanoseconds holds a moment after 2262; all before it are due."""
-    clock = VirtualTime(1, now_us=9_300_000_000_000_000)  # in 2264
-    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), clock)
-    schema = pa.schema([("at", pa.timestamp("ns", "UTC")), ("s", pa.string())])
-    stream = create_on(storage, schema, time_column="at", clock=clock.clock)
-    stream.settings.update(expiry={"s": "5d"})
-    stream.append(pa.table([pa.array([10**18], schema.field(0).type), ["0"]], schema))
-    stream.maintain()
-    assert texts(stream) == [None]
-    assert stream.retain(max_event_age="5d", dry_run=True).head == 1

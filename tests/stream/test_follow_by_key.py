@@ -7,25 +7,12 @@ from itertools import chain
 
 import pyarrow as pa
 import pytest
-from faults import Fault, FaultStorage
 from member_kit import LEASE_S, drain, poll, record
 from stream_kit import make_stream, wait
 
-from segstore_ds.errors import (
-    InvalidInputError,
-    LeaseLostError,
-    ReaderConflictError,
-    SegstoreError,
-)
-from segstore_ds.format.reader_record import (
-    Delivery,
-    KeyShare,
-    ReaderRecord,
-    decode_record,
-    encode_record,
-)
+from segstore_ds.errors import InvalidInputError, ReaderConflictError
+from segstore_ds.format.reader_record import Delivery, KeyShare, ReaderRecord
 from segstore_ds.retention.key_share import BUCKETS, bucket_of, turn_of
-from segstore_ds.stream.opening import open as open_on
 
 KEYS = 20
 
@@ -73,12 +60,6 @@ def test_each_key_is_with_one_member():
     assert sorted(Counter(record(stream).by_key.holders).values()) == [20, 22, 22]
 
 
-def test_a_member_alone_gets_all():
-    stream, _storage = make()
-    assert drain(join(stream, "a")) == [list(range(200))]
-    assert decode_record(encode_record(record(stream)), "test") == record(stream)
-
-
 def test_a_new_member_goes_on_where_keys_were_done():
     """What the first has in its hands stays its own until it asks for the next batch."""
     stream, storage = make()
@@ -97,71 +78,6 @@ def test_a_new_member_goes_on_where_keys_were_done():
         max(by_key(found[0]).get(key, [-1])) < min(numbers)
         for key, numbers in by_key(found[1]).items()
     )
-
-
-def test_keys_of_a_dead_member_come_again_in_order():
-    stream, _storage = make(0)
-    dead, other = join(stream, "a"), join(stream, "b")
-    drain(dead, other)
-    stream.append(events(0, 100))
-    lost = poll(dead)
-    assert lost
-    (first,) = drain(other)
-    assert sorted(lost + first) == list(range(100))
-    stream.append(events(100, 200))
-    (rest,) = drain(other)
-    for _ in range(LEASE_S):
-        (more,) = drain(other)
-        rest += more
-    found = by_key(rest)
-    assert sorted(first + rest) == list(range(200))
-    assert all(numbers == sorted(numbers) for numbers in found.values())
-    with pytest.raises(LeaseLostError):
-        poll(dead)
-
-
-def test_leaving_frees_the_keys_at_once():
-    stream, storage = make()
-    first, second = join(stream, "a"), join(stream, "b")
-    drain(first, second)
-    first.close()
-    wait(storage, 2)
-    stream.append(events(200, 300))
-    assert drain(second) == [list(range(200, 300))]
-
-
-def test_keys_that_came_free_are_read_from_where_they_are_done():
-    """A member takes over a key whose events it has passed without a record of that."""
-    stream, storage = make(0)
-    first, second = join(stream, "a"), join(stream, "b", max_rows=1)
-    for _ in range(LEASE_S):
-        drain(first, second)
-    holders = record(stream).by_key.holders
-    keys = bucket_of(events(0, KEYS).to_batches()[0], ["s"], BUCKETS)
-    own, other = (next(n for n in range(KEYS) if holders[keys[n]] == name) for name in "ab")
-    wait(storage, 2)
-    stream.append(events(own, own + 1))
-    assert poll(first) == [own]
-    for _ in range(3):
-        stream.append(events(other, other + 1))
-    wait(storage, 0.7)  # it looks at what others do once a second
-    assert poll(first) is None
-    assert poll(second) == poll(second) == [other]
-    second.close()
-    wait(storage, 0.5)
-    (rest,) = drain(first, step_s=0.1)
-    assert rest == [other] * 2
-
-
-def test_a_sealed_stream_ends_for_all():
-    stream, _storage = make()
-    follows = [join(stream, name) for name in "ab"]
-    stream.seal()
-    drain(*follows)
-    for _ in range(5):
-        drain(*follows)
-    assert all(follow.ended for follow in follows)
-    assert record(stream).offset == 200
 
 
 @pytest.mark.parametrize("columns", [None, ["n"], ["s", "n"]])
@@ -211,19 +127,6 @@ def test_truncated_events_are_no_more_asked_for():
     assert min(record(stream).by_key.positions) >= 120
 
 
-def test_nothing_is_published_for_keys_of_others_but_now_and_then():
-    stream, storage = make(0)
-    follows = [join(stream, name) for name in "ab"]
-    drain(*follows)
-    before = record(stream).number
-    for n in range(50):
-        stream.append(events(20 * n, 20 * n + 1))  # one key
-        for follow in follows:
-            poll(follow)
-        wait(storage, 0.1)
-    assert record(stream).number - before <= 50 + 10
-
-
 def test_buckets_go_by_values():
     """Nulls, wider types and other orders of values change no bucket."""
     narrow = pa.record_batch({"k": pa.array([1, None, 3], pa.int32())})
@@ -242,21 +145,6 @@ def test_buckets_go_by_values():
         spread = Counter(bucket_of(many, key, BUCKETS).tolist())
         assert len(spread) == BUCKETS
         assert max(spread.values()) < 1.5 * 10_000 / BUCKETS
-
-
-def test_an_error_while_publishing_is_made_up_for():
-    """What was done before it counts with the next call that succeeds."""
-    stream, storage = make()
-    faulty = FaultStorage(storage)
-    follow = join(open_on(faulty, clock=storage.time.clock), "a", max_rows=50)
-    assert poll(follow) == list(range(50))
-    faulty.fault = Fault(len(faulty.calls) + 1, calls=12)
-    with pytest.raises(SegstoreError):
-        poll(follow)
-    faulty.fault = None
-    assert poll(follow) == list(range(50, 100))
-    follow.close()
-    assert record(stream).offset == 50
 
 
 def test_what_is_left_of_a_delivery_begins_where_its_keys_are_done():

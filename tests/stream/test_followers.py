@@ -1,13 +1,12 @@
 """Followers: what they hold, who may commit, what an acknowledgement means, and taking over."""
 
 import shutil
-import uuid
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from follower_kit import content, found
-from stream_kit import SCHEMA, STAGED, Meddling, numbers
+from stream_kit import SCHEMA, STAGED, Meddling, fresh_url, numbers
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -24,6 +23,7 @@ from segstore_ds.errors import (
 from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read import scan
 from segstore_ds.read.segments import open_segment
+from segstore_ds.retention.drop import run_drop
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -185,11 +185,9 @@ def test_open_handle_commits_as_soon_as_its_folder_is_promoted(pair):
 
 def test_clone_of_a_superseded_primary_is_materialized_and_dropped(pair):
     """It reads the old folder, and tells the promoted one."""
-    from segstore_ds.retention.drop import run_drop
-
     pair.stream.append(numbers(0, 10), layout=STAGED)
     pair.stream.followers.add(pair.follower)
-    clones = [open_storage(f"memory://{uuid.uuid4().hex}").url for _ in range(2)]
+    clones = [open_storage(fresh_url()).url for _ in range(2)]
     for url in clones:
         pair.stream.copy_to(url, copy_id=url[-6:], mode="clone")
     taken = pair.reopen(pair.follower)
@@ -200,16 +198,6 @@ def test_clone_of_a_superseded_primary_is_materialized_and_dropped(pair):
     second.materialize()
     assert found(second) == list(range(10))
     assert not taken.refresh().pins
-
-
-def test_commit_during_a_promotion_is_not_acknowledged(pair):
-    """The old primary has looked at its follower before, and looks no more."""
-    pair.stream.followers.add(pair.follower)
-    pair.stream.append(numbers(0, 1))
-    pair.reopen(pair.follower).followers.promote()
-    with pytest.raises(FencedError):
-        pair.stream.append(numbers(1, 2))
-    assert found(pair.reopen(pair.follower)) == [0]
 
 
 def test_second_follower_is_not_promoted_beside_the_first(pair):
@@ -229,8 +217,6 @@ def test_second_follower_is_not_promoted_beside_the_first(pair):
 
 def test_follower_is_promoted_once_the_promoted_one_was_dropped(pair):
     """Then nobody writes to that one any more."""
-    from segstore_ds.retention.drop import run_drop
-
     second = pair.another()
     for url in (pair.follower, second):
         pair.stream.followers.add(url)
@@ -255,35 +241,13 @@ def test_follower_whose_addition_was_cut_off_is_added_again(pair):
     assert content(pair.follower) == content(pair.primary)
 
 
-def test_purge_and_vacuum_reach_the_follower(pair):
-    pair.stream.followers.add(pair.follower)
-    for n in range(5):
-        pair.stream.append(numbers(n, n + 1))
-    pair.stream.truncate(4)
-    pair.time.advance(40 * 86_400.0)
-    pair.stream.append(numbers(5, 6))
-    pair.stream.maintain(keep=86_400)
-    pair.stream.maintain(grace=0, short_grace=True)
-    assert content(pair.follower).keys() == content(pair.primary).keys()
-
-
-def test_a_stream_with_followers_is_not_dropped(pair):
-    from segstore_ds.retention.drop import run_drop
-
-    pair.stream.followers.add(pair.follower)
-    with pytest.raises(ConflictError, match="followers"):
-        run_drop(
-            pair.stream._log.storage, confirm=pair.primary, clock=pair.time.clock, client="test"
-        )
-    assert pair.reopen(pair.primary).append(numbers(0, 1)).rows == 1
-
-
 def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
-    from segstore_ds.retention.drop import run_drop
-
     pair.stream.append(numbers(0, 1))
     pair.stream.followers.add(pair.follower)
     copy = pair.reopen(pair.follower)
+    storage = pair.stream._log.storage
+    with pytest.raises(ConflictError, match="followers"):
+        run_drop(storage, confirm=pair.primary, clock=pair.time.clock, client="test")
     with pytest.raises(ConflictError, match=r"call followers.promote\(\) on it"):
         run_drop(copy._log.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
     pair.stream.followers.remove(pair.follower)
@@ -293,18 +257,7 @@ def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
     assert found(pair.reopen(pair.primary)) == [0]
 
 
-def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
-    """A commit puts nothing into a folder of another stream that the root names."""
-    pair.stream.followers.add(pair.follower)
-    storage = open_storage(pair.follower)
-    for info in list(storage.list("")):
-        storage.delete(info.path)
-    with pytest.raises(StorageError, match="nothing was committed"):
-        pair.reopen(pair.primary).append(numbers(0, 1))
-    assert content(pair.follower) == {}
-
-
-@pytest.mark.parametrize("raw_bytes", [1, 3000, 1 << 24])
+@pytest.mark.parametrize("raw_bytes", [1, 1 << 24])
 @pytest.mark.parametrize("harm", ["missing", "cut", "frame", "footer"])
 def test_damaged_segment_is_read_from_a_follower(pair, harm, raw_bytes, caplog, monkeypatch):
     """Whether the damage is met by a thread, ahead of its turn, or in its turn."""
@@ -333,47 +286,30 @@ def test_damaged_segment_is_read_from_a_follower(pair, harm, raw_bytes, caplog, 
     assert content(pair.follower) == content(pair.primary)
 
 
-def test_followers_are_opened_with_the_streams_options(tmp_path):
-    storage = open_storage(tmp_path / "a")
-    stream = create_on(storage, SCHEMA)
-    stream.followers.add(str(tmp_path / "b"))
-    stream.append(pa.table({"n": [1], "s": ["x"]}))
-    [files] = stream._log.seams.copies(stream._log.root)
-    assert files.storage.url == open_storage(tmp_path / "b").url
-    assert content(str(tmp_path / "a")) == content(str(tmp_path / "b"))
-
-
-class FollowedFolders:
-    """A stream on disk with a follower beside it, which holds two commits."""
-
-    def __init__(self, folder) -> None:
-        self.primary, self.follower = folder / "primary", folder / "follower"
-        self.stream = create_on(open_storage(self.primary), SCHEMA)
-        self.stream.append(numbers(0, 10))
-        self.stream.followers.add(str(self.follower))
-        self.stream.append(numbers(10, 20))
-
-
 @pytest.mark.parametrize("left", ["nothing", "an empty folder"])
 def test_a_follower_that_vanished_stops_every_commit(tmp_path, left):
     """What a handle remembers of it says nothing about what is there."""
-    world = FollowedFolders(tmp_path)
-    shutil.rmtree(world.follower)
+    primary, follower = tmp_path / "primary", tmp_path / "follower"
+    first = create_on(open_storage(primary), SCHEMA)
+    first.append(numbers(0, 10))
+    first.followers.add(str(follower))
+    first.append(numbers(10, 20))
+    shutil.rmtree(follower)
     if left != "nothing":
-        world.follower.mkdir()
-    for stream in (world.stream, open_on(open_storage(world.primary))):
+        follower.mkdir()
+    for stream in (first, open_on(open_storage(primary))):
         for _ in range(2):
             with pytest.raises(StorageError, match="nothing was committed"):
                 stream.append(numbers(20, 30))
         with pytest.raises(UnderReplicatedError):  # nor is what was committed before confirmed
             stream.outcome(stream._log.root.transaction)
-    assert not (world.follower / "log").exists()
-    shutil.rmtree(world.follower, ignore_errors=True)  # what was staged, before it was asked
-    world.stream.followers.remove(str(world.follower))
-    world.stream.append(numbers(20, 30))
-    world.stream.followers.add(str(world.follower))
-    world.stream.append(numbers(30, 40))
-    assert content(str(world.follower)) == content(str(world.primary))
+    assert not (follower / "log").exists()
+    shutil.rmtree(follower, ignore_errors=True)  # what was staged, before it was asked
+    first.followers.remove(str(follower))
+    first.append(numbers(20, 30))
+    first.followers.add(str(follower))
+    first.append(numbers(30, 40))
+    assert content(str(follower)) == content(str(primary))
 
 
 def test_commit_with_an_emptied_follower_is_unacknowledged(pair):
@@ -400,31 +336,6 @@ def test_commit_with_an_emptied_follower_is_unacknowledged(pair):
     assert found(pair.reopen(pair.primary)) == list(range(20))
 
 
-def test_a_follower_whose_log_was_purged_has_no_hole(pair):
-    pair.stream.followers.add(pair.follower)
-    for n in range(4):
-        pair.stream.append(numbers(n, n + 1))
-    pair.time.advance(40 * 86_400.0)
-    pair.stream.append(numbers(4, 5))
-    pair.stream.maintain(keep=86_400)
-    assert pair.stream._log.root.log_start > 1
-    pair.reopen(pair.primary).append(numbers(5, 6))
-    assert content(pair.follower) == content(pair.primary)
-
-
-def test_commit_checks_each_followers_log_twice(pair):
-    """Before the primary's put, the last two commit files; and the last with the follower's put."""
-    pair.stream.followers.add(pair.follower)
-    pair.stream.append(numbers(0, 1))
-    asked: list[str] = []
-    pair.world.watch = lambda url, verb, path: asked.append(f"{url} {verb} {path}")
-    version = pair.stream.append(numbers(1, 2)).version
-    calls = [call.removeprefix(f"{pair.follower} ") for call in asked if pair.follower in call]
-    last, before = (f"log/{version - back:020d}" for back in (1, 2))
-    assert sorted(calls[:2]) == [f"get {last}", f"info {before}"]
-    assert [call for call in calls[2:] if not call.startswith("create ")] == [f"info {last}"]
-
-
 def test_writers_that_alternate_list_no_log(pair):
     """The list grows with the stream's age, and they would commit the slower the older it is."""
     pair.stream.followers.add(pair.follower)
@@ -446,16 +357,6 @@ def outdated(pair):
     for n in range(1, 4):
         pair.stream.append(numbers(n, n + 1))
     return writer
-
-
-def test_follower_that_is_one_behind_is_brought_up_without_a_list(pair):
-    """As one is whose commit another writer is still shipping."""
-    writer = outdated(pair)
-    open_storage(pair.follower).delete(f"log/{pair.stream.version:020d}")
-    with pair.world.noted() as calls:
-        writer.append(numbers(4, 5))
-    assert ("list", "log") not in {call[1:] for call in calls}
-    assert content(pair.follower) == content(pair.primary)
 
 
 def test_writer_with_an_outdated_memory_replaces_no_lost_commit(pair):
@@ -546,3 +447,17 @@ def test_slow_append_passes_a_follower_that_was_removed_and_added_again(pair):
     slow.append(numbers(0, 3))
     assert slow.version == 4, "the others went first"
     assert found(pair.reopen(pair.follower)) == [0, 1, 2]
+
+
+def test_lost_race_leaves_no_commit_in_a_follower(pair):
+    """The loser's objects are in the follower by then: they go there before the race is decided."""
+    pair.stream.followers.add(pair.follower)
+    inner, call = (
+        pair.reopen(pair.primary)._log.storage,
+        f"create log/{pair.stream.version + 1:020d}",
+    )
+    raced = Meddling(inner, call, lambda: pair.stream.append(numbers(0, 10), layout=STAGED))
+    commit = open_on(raced, clock=pair.time.clock).append(numbers(10, 20), layout=STAGED)
+    assert commit.attempts == 2
+    assert content(pair.follower) == content(pair.primary)
+    assert found(pair.reopen(pair.follower)) == list(range(20))

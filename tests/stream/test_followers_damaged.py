@@ -143,15 +143,6 @@ def test_no_remedy_for_a_damaged_follower_loses_events(
                 folder.put(path, data)
 
 
-@pytest.mark.parametrize("harm", ["body", "lost"])
-def test_next_commit_mends_the_newest_commit_of_a_follower(followed: Pair, harm: str) -> None:
-    """A new handle, which remembers nothing of the follower."""
-    pair = followed
-    HARMS[harm](open_storage(pair.follower), newest(pair.follower))
-    pair.reopen(pair.primary).append(numbers(5, 6))
-    assert content(pair.follower) == content(pair.primary)
-
-
 @pytest.mark.parametrize("hint", [False, True])
 def test_damage_that_may_hide_a_promotion_is_not_mended(followed: Pair, hint: bool) -> None:
     """The newest commit is the promotion, of which nothing is left; its hint may still tell."""
@@ -253,18 +244,3 @@ def test_promoted_follower_gives_no_commits_back(followed: Pair) -> None:
         repair(pair, pair.primary, replica=pair.follower)
     assert pick(storage, "segments")
     assert not [info for info in storage.list("log") if "_latest" not in info.path]
-
-
-def test_promoted_follower_that_does_not_answer_once_is_not_removed(followed: Pair) -> None:
-    """One failed request would have made both folders primaries."""
-    pair = followed
-    taken = pair.reopen(pair.follower)
-    taken.followers.promote()
-    pair.world.lost.add(pair.follower)
-    with pytest.raises(StorageError, match="can't be asked"):
-        pair.stream.followers.remove(pair.follower)
-    pair.world.lost.clear()
-    with pytest.raises(FencedError, match="allow_promoted=True"):
-        pair.stream.followers.remove(pair.follower)
-    with pytest.raises(FencedError):
-        pair.stream.append(numbers(6, 7))

@@ -3,20 +3,15 @@
 Objects are searched as they are stored and decoded by what FORMAT.md says, with pyarrow alone.
 """
 
-import datetime as dt
-import uuid
-from contextlib import suppress
-
 import pyarrow as pa
 import pytest
 from erasure_kit import NEEDLE, holders
-from faults import Crash, Fault, FaultStorage
 from follower_kit import Pair
-from stream_kit import DAY, HOUR, make_stream, numbers, wait
+from stream_kit import DAY, HOUR, fresh_url, make_stream, numbers, wait
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
-from segstore_ds.errors import SegstoreError, StorageError
+from segstore_ds.errors import SegstoreError
 from segstore_ds.options.arguments import CompactRules
 from segstore_ds.redact import forget
 from segstore_ds.retention.deletion import run_maintain
@@ -143,11 +138,11 @@ def test_a_lost_follower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clones_and_origins_are_reported() -> None:
     """A pin keeps the old objects; the clone has to be redacted itself, or given up."""
     time = VirtualTime(3)
-    place = f"memory://{uuid.uuid4().hex}"
+    place = fresh_url()
     storage = TimedStorage(open_storage(place), time)
     stream = create_on(storage, SCHEMA, clock=time.clock, upkeep=None)
     stream.append(_events(0), layout=LAYOUTS[1])
-    clone_url = f"memory://{uuid.uuid4().hex}"
+    clone_url = fresh_url()
     stream.copy_to(clone_url, copy_id="c", mode="clone")
     for _ in range(2):
         report = _redact(stream)
@@ -186,64 +181,9 @@ def test_sources_of_copies_are_named() -> None:
     """Nothing here reaches them, so they don't keep it from being done."""
     stream, storage = make_stream(2)
     wait(storage, HOUR)
-    target = f"memory://{uuid.uuid4().hex}"
+    target = fresh_url()
     stream.copy_to(target, copy_id="c")
     copy = open_on(TimedStorage(open_storage(target), storage.time), clock=storage.time.clock)
     report = _redact(copy)
     assert [text for text in report.beyond if stream._log.root.stream_id in text and "'c'" in text]
     assert any("once replicated to" in text for text in report.beyond)
-
-
-def test_a_nightly_rule_forgets_what_comes_of_age() -> None:
-    """E-mail is redacted after 10 days; a grace later, no byte of it is left."""
-    time, place = VirtualTime(5), f"memory://{uuid.uuid4().hex}"
-    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("email", pa.string())])
-    storage = TimedStorage(open_storage(place), time)
-    stream = create_on(storage, schema, clock=time.clock, upkeep=None, time_column="ts")
-    redacted = []
-    for day in range(25):
-        now = dt.datetime.fromtimestamp(time.now_us / 1e6, dt.UTC)
-        hours = [now + dt.timedelta(hours=hour) for hour in (1, 13)]
-        texts = [f"mail-{day}-{hour}@a.org" for hour in (1, 13)]
-        stream.append(pa.table([hours, texts], schema), layout=LAYOUTS[day % 4])
-        time.advance(DAY)
-        now = dt.datetime.fromtimestamp(time.now_us / 1e6, dt.UTC)
-        before = (now - dt.timedelta(days=10)).isoformat()
-        filters = [["ts", "<", before]]
-        redacted.append(stream.redact(filters, columns=["email"], reason="10 days", forget=True))
-    assert [done.rows for done in redacted] == [0] * 10 + [2] * 15
-    assert [done.segments for done in redacted] == [0] * 10 + [1] * 15
-    kept = stream.read().read_all()["email"].to_pylist()
-    assert [text is None for text in kept] == [True] * 30 + [False] * 20
-    assert holders(place, "mail-13-1@")
-    for day in range(7):
-        assert holders(place, f"mail-{day}-") == []
-    stream.verify().check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fail", "crash"])
-def test_forgetting_goes_on_after_a_fault_at_every_call(kind: str) -> None:
-    """Whatever call fails, the next one finishes, and the stream is whole."""
-    for number in range(1 + (kind == "crash"), 1000, 4):
-        time = VirtualTime(number)
-        place = f"memory://{uuid.uuid4().hex}"
-        storage = FaultStorage(TimedStorage(open_storage(place), time))
-        stream = create_on(storage, SCHEMA, clock=time.clock, upkeep=None)
-        stream.append(_events(0), layout=LAYOUTS[1])
-        stream.append(_events(ROWS))
-        _redact(stream)
-        time.advance(8 * DAY)
-        storage.fault = Fault(len(storage.calls) + number, kind, "after")
-        with suppress(Crash, StorageError):
-            _redact(open_on(storage, clock=time.clock))
-        struck = storage.struck
-        storage.fault = None
-        again = open_on(storage, clock=time.clock)
-        assert _redact(again).done
-        assert holders(place) == []
-        again.verify().check()
-        if not struck:
-            assert number > 20
-            return
-    pytest.fail("forgetting never succeeds")

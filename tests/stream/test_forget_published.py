@@ -1,26 +1,16 @@
 """Forgetting takes published tables along: metadata, checkpoints, snapshots, files of their own."""
 
 import json
-import uuid
-from contextlib import suppress
-from pathlib import Path
 
-import deltalake
 import pyarrow as pa
 import pytest
 from erasure_kit import NEEDLE, holders
-from faults import Crash, Fault, FaultStorage
 from publish_kit import DELTA, ICEBERG, TABLES, Table
-from pyiceberg.table import StaticTable
-from stream_kit import DAY, HOUR, age_files, make_old, make_stream, wait
-from virtual_time import TimedStorage, VirtualTime
+from stream_kit import DAY, HOUR, make_stream, wait
+from virtual_time import TimedStorage
 
-from segstore_ds.errors import StorageError
 from segstore_ds.publish import iceberg, life, paths
 from segstore_ds.redact.plan import Forgotten
-from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create as create_on
-from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
@@ -171,56 +161,3 @@ def test_old_iceberg_snapshots_are_named_no_more() -> None:
     version = found.version
     _forget(stream)
     assert iceberg.newest(storage).version == version
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
-@pytest.mark.parametrize("kind", ["fail", "crash"])
-def test_cleaning_tables_goes_on_after_a_fault_at_every_call(kind: str, table: Table) -> None:
-    """Whichever call of forgetting fails, later ones end it, and the table is whole."""
-    for number in range(1 + (kind == "crash"), 1000, 9):
-        time = VirtualTime(number)
-        inner = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
-        storage = FaultStorage(inner)
-        stream = create_on(storage, SCHEMA, clock=time.clock, upkeep=None)
-        for start in (0, ROWS):
-            stream.append(_events(start), layout=SETTLED)
-            stream.truncate(stream.head + 1)
-            table.publish(stream)
-            time.advance(60)
-        storage.fault = Fault(len(storage.calls) + number, kind, "after")
-        with suppress(Crash, StorageError):
-            _forget(stream)
-        struck, storage.fault = storage.struck, None
-        again = open_on(inner, clock=time.clock)
-        reports = []
-        for _ in range(3):
-            reports.append(_forget(again))
-            time.advance(8 * DAY)
-        assert reports[-1].done, number
-        assert holders(again.url) == [], number
-        assert table.shown(inner)[1] == again.read().read_all().to_pylist()
-        if not struck:
-            assert number > 40
-            return
-    pytest.fail("forgetting never succeeds")
-
-
-@pytest.mark.slow
-def test_other_engines_read_what_forgetting_left(tmp_path: Path) -> None:
-    """delta-rs and pyiceberg find whole tables, and rows without the value."""
-    stream, storage = make_old(tmp_path / "stream", 30)
-    _publish_often(stream, storage, DELTA)
-    stream.publish("iceberg")
-    wait(storage, 60)
-    report = _forget(stream)
-    _until(storage, report)
-    assert _forget(stream).done
-    assert holders(stream.url) == []
-    age_files(storage, tmp_path / "stream")
-    wanted = stream.read().read_all().sort_by("n")
-    engine = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(tmp_path / "stream"))
-    found = pa.table(engine.execute("select * from t order by n").read_all())
-    assert found.to_pylist() == wanted.to_pylist()
-    iceberg = StaticTable.from_metadata(str(tmp_path / "stream"))
-    assert iceberg.scan().to_arrow().sort_by("n").to_pylist() == wanted.to_pylist()

@@ -1,12 +1,11 @@
 """History: a row for every commit, that outlives purge and grows by levels."""
 
 import json
-import uuid
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from stream_kit import ROOT_BYTES
+from stream_kit import ROOT_BYTES, fresh_url
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.compact.commit import Replacement, describe_runs
@@ -16,7 +15,7 @@ from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 from segstore_ds.format.root import encode_root
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.status.history import History
-from segstore_ds.status.table import HISTORY, plan_merge
+from segstore_ds.status.table import HISTORY
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -43,7 +42,7 @@ def time():
 
 @pytest.fixture
 def stream(time):
-    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+    storage = TimedStorage(open_storage(fresh_url()), time)
     return create_on(storage, SCHEMA, clock=time.clock)
 
 
@@ -84,15 +83,6 @@ def test_a_lost_race_is_counted(stream):
     assert (row["attempts"], row["races_lost"]) == (2, 1)
 
 
-def test_history_names_application_and_software(stream):
-    job = stream.plan_write(SCHEMA, client="segstore/1 spark/4 app/local-17")
-    task = job.open_task(0, "0")
-    task.append(numbers(1).to_batches()[0])
-    stream.commit(job, [task.finish()])
-    row = rows(stream)[-1]
-    assert (row["client"], row["application"]) == ("segstore/1 spark/4", "local-17")
-
-
 @pytest.mark.usefixtures("tiny")
 def test_history_spills_merges_and_fills_lists_and_loses_no_row(stream, time):
     written = []
@@ -131,22 +121,6 @@ def test_any_version_and_time_is_found_wherever_it_lies(stream, time):
     assert history.moment(root, root.version + 1) is None
 
 
-@pytest.mark.usefixtures("tiny")
-def test_times_of_events_are_those_of_their_commits(stream, time):
-    expected = []
-    for number in range(20):
-        time.advance(1)
-        stream.append(numbers(*range(number % 3)))
-        expected += [stream._log.root.time_us] * (number % 3)
-        if number == 9:
-            stream.truncate(3)
-    for start in range(stream.tail):
-        for end in range(start + 1, stream.tail + 1):
-            ends, times = stream._log.history.commit_times(stream._log.root, start, end)
-            places = ends.searchsorted(range(start, end), "right")
-            assert times[places].tolist() == expected[start:end]
-
-
 def test_history_outlives_purge(stream, time):
     for number in range(5):
         time.advance(7200)
@@ -165,18 +139,6 @@ def test_versions_are_dropped_when_both_count_and_age_allow_it(stream, time):
     assert stream.maintain(keep=3600 * 9, min_versions=1).log_start == 4
     with pytest.raises(InvalidInputError, match="give min_versions as an int of at least 1"):
         stream.maintain(keep="30d", min_versions=0)
-
-
-def test_a_compaction_changes_no_cut(stream, time):
-    for number in range(6):
-        time.advance(60)
-        stream.append(numbers(number))
-    cuts = [f"version:{n}" for n in range(7)] + ["1970-01-01T00:00:00Z", "2100-01-01T00:00:00Z"]
-    before = [stream.position(cut).offset for cut in cuts]
-    time.advance(7200)
-    stream.compact()
-    stream.maintain(keep=3600)
-    assert [stream.position(cut).offset for cut in cuts] == before
 
 
 @pytest.mark.usefixtures("tiny")
@@ -212,49 +174,6 @@ def test_outcome_of_a_recent_commit_needs_no_old_history(stream):
     assert open_on(stream._log.storage).outcome(recent.transaction).version == recent.version
     with pytest.raises(FormatError):
         open_on(stream._log.storage).outcome(old)
-
-
-def test_a_root_must_have_a_row_for_every_version(stream):
-    stream.append(numbers(1))
-    stream.append(numbers(2))
-    root = stream._log.root
-    for wrong in (
-        replace(root, history=()),
-        replace(root, history=root.history[1:]),
-        replace(root, history=root.history[:-1]),
-        replace(root, history=(root.history[0], *root.history[2:])),
-        replace(root, history=root.history[::-1]),
-    ):
-        assert list(broken_invariants(wrong))
-
-
-def test_nothing_is_due_while_the_history_is_short(stream):
-    stream.append(numbers(1))
-    assert _due(stream._log.root) is None
-
-
-READINGS = {
-    "read_all": lambda table: table.read_all(),
-    "table": pa.table,
-    "iter": lambda table: pa.Table.from_batches(list(table)),
-    "stream": lambda table: pa.RecordBatchReader.from_stream(table).read_all(),
-    "pandas": lambda table: pa.Table.from_pandas(table.read_pandas()),
-}
-
-
-@pytest.mark.parametrize("how", READINGS)
-def test_tables_may_be_read_more_than_once(stream, how):
-    """Each reading begins with the first row."""
-    for n in range(3):
-        stream.append(numbers(n))
-    for table in (stream.history(), stream.metadata("history"), stream.history(1)):
-        first = READINGS[how](table)["version"].to_pylist()
-        assert first == list(range(first[0], 4))
-        assert READINGS[how](table)["version"].to_pylist() == first
-
-
-def _due(root):
-    return plan_merge(root.history_parts, HISTORY)
 
 
 def test_history_says_what_was_merged_into_what(stream):

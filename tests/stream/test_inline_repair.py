@@ -1,11 +1,8 @@
 """Damaged inline events come back from another commit file, or from a follower."""
 
-import uuid
-
 import pytest
-from stream_kit import make_stream, numbers, values, wait
+from stream_kit import fresh_url, make_stream, numbers, values, wait
 from virtual_time import TimedStorage
-from wrapped_storage import WrappedStorage
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
@@ -48,43 +45,12 @@ def _repair(storage: TimedStorage) -> RepairReport:
 
 
 def _salvaged(storage: Storage) -> tuple[Stream, SalvageReport]:
-    new = open_storage(f"memory://{uuid.uuid4().hex}")
+    new = open_storage(fresh_url())
     report = salvage_on(storage, new, skip_damaged=True)
     return open_on(new), report
 
 
-class _FlippedRead(WrappedStorage):
-    """A storage whose reads of version 2 with these numbers have a wrong bit in an inline frame."""
-
-    reads = 0
-
-    def __init__(self, inner: Storage, wrong: list[int]) -> None:
-        super().__init__(inner)
-        self.wrong = wrong
-
-    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
-        data = super().get(path, limit_bytes=limit_bytes)
-        self.reads += path == _log(2)
-        if path != _log(2) or self.reads not in self.wrong:
-            return data
-        return data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]
-
-
-@pytest.mark.parametrize(("raced", "wrong"), [(False, [1]), (False, [1, 2]), (True, [2])])
-def test_bit_that_flips_in_a_read_is_not_written_on(*, raced: bool, wrong: list[int]) -> None:
-    """A writer repeats the frames that it read, so it reads the commit file again."""
-    stream, storage = make_stream(1 if raced else 2)
-    flipping = _FlippedRead(storage, wrong)  # after a lost race it reads twice
-    writer = open_on(flipping, clock=storage.time.clock)
-    if raced:
-        stream.append(numbers(10, 20))
-    writer.append(numbers(20, 30))
-    assert flipping.reads > wrong[-1]
-    assert values(_opened(storage)) == list(range(30))
-    assert stream.verify().ok
-
-
-@pytest.mark.parametrize("segment", [0, 1, 3])
+@pytest.mark.parametrize("segment", [0, 3])
 def test_repair_takes_a_frame_from_an_older_commit_file(segment: int) -> None:
     """The newest commit file is then byte for byte what it was."""
     stream, storage = make_stream(4)
@@ -131,19 +97,6 @@ def test_repair_passes_files_that_cannot_be_read_and_other_damage() -> None:
     assert values(stream) == list(range(60))
 
 
-def test_damage_that_a_commit_carried_on_is_repaired_in_both_files() -> None:
-    """A handle that read the damaged file has written the frame as it found it."""
-    _, storage = make_stream(3)
-    right = _damage(storage, 3, 1)
-    _opened(storage).append(numbers(30, 40))
-    report = _repair(storage)
-    assert [text.partition(":")[0] for text in report.repaired] == [_log(4), _log(3)]
-    assert storage.get(_log(3)) == right
-    stream = _opened(storage)
-    assert values(stream) == list(range(40))
-    assert stream.verify().ok
-
-
 def test_follower_restores_a_frame_that_no_other_file_has() -> None:
     """The newest events lie in one commit file here, and in the follower's."""
     stream, storage = make_stream(3)
@@ -158,27 +111,6 @@ def test_follower_restores_a_frame_that_no_other_file_has() -> None:
     own = [text for text in report.repaired if not text.startswith(url)]
     assert [text.rpartition(" from ")[2] for text in own] == [_log(version - 1), url]
     assert storage.get(_log(version)) == open_storage(url).get(_log(version)) == right
-
-
-def test_damaged_frame_does_not_stop_a_follower_from_restoring_a_segment() -> None:
-    """Where nobody has the frame, all else comes back, and repair says what is lost."""
-    stream, storage = make_stream(2)
-    url = f"{storage.url}-follower"
-    stream.followers.add(url)
-    stream.append(numbers(20, 3000))
-    stream.append(numbers(3000, 3010))
-    version = stream.version
-    for folder in (storage, open_storage(url)):
-        _damage(folder, version, 3)
-    (segment,) = [info.path for info in storage.list("segments")]
-    storage.delete(segment)
-    report = _repair(storage)
-    assert [text for text in report.repaired if "hint" not in text] == [f"{segment} from {url}"]
-    damaged, theirs = report.damaged
-    assert theirs.startswith(f"{url}: {_log(version)}: segments/inline")
-    assert damaged.startswith(f"{_log(version)}: segments/inline/{3:016x}.arrow: ")
-    assert "no kept version has a sound copy of [3000, 3010); " in damaged
-    assert values(_opened(storage), 0, 3000) == list(range(3000))
 
 
 def test_salvage_takes_a_frame_from_another_version() -> None:
@@ -199,7 +131,7 @@ def test_salvage_reports_what_is_damaged_everywhere() -> None:
     report = _repair(storage)
     assert (report.repaired, len(report.damaged), report.ok) == ([], 4, False)
     with pytest.raises(CorruptionError, match=r"lost='\[10, 20\)'"):
-        salvage_on(storage, open_storage(f"memory://{uuid.uuid4().hex}"))
+        salvage_on(storage, open_storage(fresh_url()))
     copy, salvaged = _salvaged(storage)
     assert values(copy) == [*range(10), *range(20, 50)]
     (lost,) = salvaged.lost

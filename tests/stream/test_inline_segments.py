@@ -1,7 +1,6 @@
 """Small commits carry their events in the commit file, and everything holds for them."""
 
 import pickle
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,17 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from faults import FaultStorage
-from stream_kit import (
-    CHOSEN,
-    SCHEMA,
-    STAGED,
-    Meddling,
-    make_stream,
-    numbers,
-    snapshot,
-    values,
-    wait,
-)
+from stream_kit import STAGED, Meddling, fresh_url, make_stream, numbers, snapshot, values, wait
 from virtual_time import TimedStorage
 from wrapped_storage import WrappedStorage
 
@@ -38,7 +27,6 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
-from segstore_ds.write.layout import Layout
 
 VALUE = 392  # of a frame of ten numbers: a byte of one of them
 
@@ -107,32 +95,6 @@ def test_inline_bytes_of_0_writes_an_object() -> None:
     with stream.appender(layout=STAGED) as appender:
         appender.append(numbers(3000, 3001))
     assert len(_segments(storage)) == 3
-
-
-def test_appender_flushes_inline() -> None:
-    """Events of a small flush are read back before, and lie in the commit file after."""
-    stream, storage = make_stream(0)
-    with stream.appender() as appender:
-        appender.append(numbers(0, 4))
-        assert appender.read().read_all()["n"].to_pylist() == [0, 1, 2, 3]
-        appender.flush()
-        appender.append(numbers(4, 5))
-    assert _inline(stream.refresh()._log.root) == [True, True]
-    assert _segments(storage) == []
-    assert values(stream) == [0, 1, 2, 3, 4]
-
-
-def test_frames_of_several_tasks_become_one() -> None:
-    """Tasks of one job send frames; their events are one inline segment, in task order."""
-    stream, storage = make_stream(0)
-    job = stream.plan_write(SCHEMA)
-    tasks = [
-        job.stage(task, "0", numbers(task * 3, task * 3 + 3).to_batches()) for task in (2, 0, 1)
-    ]
-    stream.commit(job, tasks)
-    assert _inline(stream._log.root) == [True]
-    assert (values(stream), _segments(storage)) == (list(range(9)), [])
-    stream.verify().check()
 
 
 @pytest.mark.usefixtures("small_share")
@@ -218,7 +180,7 @@ def test_joined_events_are_those_appended_though_their_memory_was_written_again(
     reopened: bool,
 ) -> None:
     """A caller may fill one array anew for each append."""
-    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    storage = open_storage(fresh_url())
     stream = create_on(storage, pa.schema([("n", pa.int64())]))
     filled = np.zeros(10, np.int64)
     for n in range(12):
@@ -227,21 +189,6 @@ def test_joined_events_are_those_appended_though_their_memory_was_written_again(
         stream = open_on(storage) if reopened else stream
     assert len(stream._log.root.entries) < 12
     assert values(stream) == [n for n in range(12) for _ in range(10)]
-
-
-@pytest.mark.usefixtures("small_joined_share")
-def test_reader_that_writes_to_its_memory_changes_no_stored_event() -> None:
-    """The rows that a writer still holds are joined later; a reader gets others."""
-    storage = open_storage(f"memory://{uuid.uuid4().hex}")
-    stream = create_on(storage, pa.schema([("n", pa.int64())]))
-    for n in range(12):
-        stream.append(pa.record_batch({"n": pa.array([n] * 10)}))
-        for batch in stream.read():
-            memory = memoryview(batch.column("n").buffers()[1]).cast("B")
-            if not memory.readonly:
-                memory[:] = bytes(len(memory))
-    assert len(stream._log.root.entries) < 12
-    assert values(open_on(storage)) == [n for n in range(12) for _ in range(10)]
 
 
 @pytest.mark.parametrize("other", [pa.record_batch({"m": [1]}), pa.record_batch({"n": ["x"]})])
@@ -254,31 +201,6 @@ def test_frames_of_other_columns_are_not_joined(other: pa.RecordBatch) -> None:
         entries = (*root.entries, encoded_entry(9, frames))
         found = join_inline(replace(root, entries=entries), lambda _: stream.schema)
         assert found.entries == entries
-
-
-def test_pickled_inline_segments_leave_their_batch_behind() -> None:
-    stream, _ = make_stream(1)
-    (entry,) = stream._log.root.entries
-    sent = pickle.loads(pickle.dumps(entry))  # noqa: S301
-    assert sent == entry
-    assert entry.frame.batch.num_rows == 10
-    assert sent.frame.batch is None
-
-
-@pytest.mark.usefixtures("small_joined_share")
-def test_joined_runs_of_two_epochs_stay_apart() -> None:
-    """A frame has one schema."""
-    stream, storage = make_stream(2)
-    wider = pa.table({"n": [20], "s": ["x"], "more": [1.5]})
-    stream.append(wider, merge_schema=True)
-    stream.append(wider.set_column(0, "n", pa.array([21])))
-    epochs = [
-        (entry.epoch, entry.rows, entry.frame is not None) for entry in stream._log.root.entries
-    ]
-    assert epochs == [(0, 20, True), (1, 2, True)]
-    assert _segments(storage) == []
-    assert values(open_on(storage)) == list(range(22))
-    stream.verify().check()
 
 
 @pytest.mark.usefixtures("small_joined_share")
@@ -344,22 +266,6 @@ def test_runs_of_other_epochs_and_between_segments_stay_apart() -> None:
     assert open_on(storage).read(22).read_all()["more"].to_pylist() == [1.5] * 3
 
 
-@pytest.mark.usefixtures("small_share")
-def test_lost_race_leaves_no_object() -> None:
-    """What a lost attempt made of inline segments is deleted; its retry makes it anew."""
-    stream, storage = make_stream(3)
-    late = open_on(
-        Meddling(storage, "create log/", lambda: stream.append(numbers(30, 40))),
-        clock=storage.time.clock,
-    )
-    late.append(numbers(40, 50))
-    assert late._log.storage.met
-    assert values(late) == list(range(50))
-    report = late.verify().check()
-    assert report.leftovers == []
-    assert len(_segments(storage)) == 1
-
-
 class _Contested(WrappedStorage):
     """Another writer has put the same segment, and deletes it as its race is lost."""
 
@@ -384,21 +290,6 @@ def test_segment_that_another_loser_deletes_is_put_again() -> None:
     assert late._log.storage.met
     assert values(stream.refresh()) == list(range(40))
     assert late.verify().check().leftovers == []
-
-
-def test_damaged_frame_is_named_and_hides_nothing_else() -> None:
-    """Commit file, segment and frame are in the error; everything else is read and written."""
-    stream, storage = make_stream(4)
-    _damaged(storage, stream, 1)
-    stream = open_on(storage, clock=storage.time.clock)
-    assert values(stream, 0, 10) == list(range(10))
-    assert values(stream, 20) == list(range(20, 40))
-    with pytest.raises(CorruptionError, match=r"log/0{19}4: segments/inline/0{15}1.arrow\[0:"):
-        values(stream)
-    (problem,) = stream.verify().problems
-    assert problem.where.startswith("log/00000000000000000004: segments/inline/0000000000000001")
-    stream.append(numbers(40, 50))
-    assert values(stream, 20) == list(range(20, 50))
 
 
 @pytest.mark.parametrize("byte", [100, VALUE])
@@ -445,35 +336,6 @@ def test_dropping_inline_events_retires_nothing() -> None:
     stream.verify().check()
 
 
-def test_restore_writes_a_segment() -> None:
-    """The events of inline segments come back under new offsets, from an object."""
-    stream, storage = make_stream(3)
-    stream.overwrite(numbers(90, 95))
-    stream.restore(2)
-    assert (values(stream), _inline(stream._log.root)) == (list(range(20)), [False])
-    assert len(_segments(storage)) == 1
-    assert stream.verify().check().leftovers == []
-
-
-def test_copy_writes_segments_and_clone_takes_events_by_value() -> None:
-    """A copy by segments has objects; a clone has the same bytes in its own root."""
-    stream, storage = make_stream(3)
-    stream.copy_to(f"{storage.url}-copy", copy_id="a", mode="segments")
-    copied = open_on(open_storage(f"{storage.url}-copy"))
-    assert (values(copied), _inline(copied._log.root)) == (list(range(30)), [False] * 3)
-    copied.verify().check()
-    stream.copy_to(f"{storage.url}-part", copy_id="b", start=5, end=25)
-    assert values(open_on(open_storage(f"{storage.url}-part"))) == list(range(5, 25))
-    stream.copy_to(f"{storage.url}-clone", copy_id="c", mode="clone")
-    clone = open_on(open_storage(f"{storage.url}-clone"))
-    assert (values(clone), _inline(clone._log.root)) == (list(range(30)), [True] * 3)
-    stream.append(numbers(30, 31))
-    clone.materialize()
-    clone.append(numbers(30, 40))
-    assert values(clone) == list(range(40))
-    clone.verify().check()
-
-
 def test_planned_read_outlives_its_version() -> None:
     """A plan carries the inline events: its tasks read them although the log was purged."""
     stream, storage = make_stream(3)
@@ -508,82 +370,6 @@ def test_statistics_of_inline_segments_prune() -> None:
     stream, _ = make_stream(3)
     reading = snapshot(stream).plan(filters=[["n", ">=", 25]])
     assert sum(len(task.slices) for task in snapshot(stream).tasks(reading)) == 1
-
-
-def test_commit_file_is_what_the_codec_writes() -> None:
-    """Reading a commit file and writing its root gives the same bytes."""
-    stream, storage = make_stream(3)
-    stream.append(numbers(30, 40), layout=replace(Layout(), compression="lz4"))
-    data = storage.get(f"log/{names.build_log_name(stream.version)}")
-    assert ROOT_CODEC.encode_file(ROOT_CODEC.decode_file(data, "x")) == data
-
-
-READS: tuple[dict[str, object], ...] = (
-    {},
-    {"start": 5, "end": 35},
-    {"start": 12, "end": 13},
-    {"start": 20, "end": 20},
-    {"start": "tag:mid"},
-    {"start": "version:2", "end": "version:4"},
-    {"start": "2025-10-09T10:30:00Z"},
-    {"columns": ["s"]},
-    {"columns": [], "filters": [["n", ">", 17]]},
-    {"filters": [["n", ">=", 8], ["n", "<", 31]]},
-    {"filters": [["s", "==", "s22"]]},
-    {"filters": [["n", "is_null", None]]},
-)
-
-
-def _chosen_reads(stream: Stream) -> list[pa.Table]:
-    named = {"offset_column": "o", "commit_time_column": "t"}
-    found = []
-    for options in READS:
-        cuts = [options[name] for name in ("start", "end") if name in options]
-        rest = {name: value for name, value in options.items() if name not in ("start", "end")}
-        found.append(stream.read(*cuts, **rest, **named).read_all())
-    return found
-
-
-SHARES = [*(pytest.param(share, marks=pytest.mark.slow) for share in (2200, 15 << 10)), 1500]
-
-
-@pytest.mark.parametrize("share", SHARES)
-def test_reads_are_those_of_the_same_events_in_segments(
-    share: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cuts, filters, columns, offsets and commit times; after each change of what is listed."""
-    monkeypatch.setattr(table_status, "SHARE_BYTES", share)
-    pairs = []
-    for layout in (Layout(), STAGED):
-        monkeypatch.setitem(CHOSEN, "layout", layout)
-        pairs.append(make_stream(4)[0])
-    inline, plain = pairs
-    assert any(_inline(inline._log.root))
-    assert not any(_inline(plain._log.root))
-
-    def compare() -> None:
-        inline.verify().check()
-        for ours, theirs in zip(_chosen_reads(inline), _chosen_reads(plain), strict=True):
-            assert ours.equals(theirs)
-
-    wider = pa.table({"n": [40], "s": ["x"], "more": [1.5]})
-    changes: tuple[Callable[[Stream], object], ...] = (
-        lambda stream: stream.tags.set("mid", 15),
-        lambda stream: stream.append(wider, merge_schema=True, layout=Layout()),
-        lambda stream: stream.append(wider, layout=STAGED),
-        lambda stream: stream.append(wider, layout=Layout()),
-        lambda stream: stream.truncate(5),
-        lambda stream: stream.compact(mode="stitch"),
-        lambda stream: stream.compact(mode="split", target_rows=7),
-    )
-    for change in changes:
-        for stream in pairs:
-            wait(stream._log.storage, 60)
-            change(stream)
-        compare()
-    histories = [stream.history().read_all() for stream in pairs]
-    for name in ("version", "operation", "head", "tail", "rows"):
-        assert histories[0][name].equals(histories[1][name])
 
 
 def test_verify_names_wrong_statistics_of_inline_events() -> None:

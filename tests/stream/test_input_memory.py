@@ -67,27 +67,5 @@ def test_out_of_bounds_offsets_are_refused() -> None:
     assert len(done.stdout.split()) == len(wrong_arrays())
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        pa.array([["a", None], None, []]),
-        pa.array([["a"], ["b", "c"], ["d"]]).slice(1, 1),
-        pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())).slice(1),
-        pa.array(["x", None, "y"]).dictionary_encode().slice(1),
-        pa.array([{"s": "a"}, {"s": "b"}]).slice(1),
-        pa.array(["a" * 20, None]).cast(pa.string_view()),
-        pa.array([[1, 2], None], pa.list_(pa.int64(), 2)),
-        pa.array([], pa.list_(pa.string())),
-        pa.array([None, None]),
-    ],
-)
-def test_sound_slices_and_rare_kinds_are_taken(array: pa.Array) -> None:
-    """As they are."""
-    batch = pa.RecordBatch.from_arrays([array], names=["x"])
-    stream = segstore.create(f"memory://{uuid.uuid4().hex}", batch.schema)
-    stream.append(batch)
-    assert stream.read().read_all()["x"].to_pylist() == array.to_pylist()
-
-
 if __name__ == "__main__":
     run()

@@ -1,23 +1,18 @@
 """Key columns: reads that look a key up open only what may hold it, and lose nothing."""
 
-import random
-import threading
 from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
-from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from segstore_ds.errors import FormatError, InvalidInputError, SchemaMismatchError
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.read.segments import open_segment
 from segstore_ds.repair import verify
-from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int32()), ("x", pa.float64())])
@@ -143,17 +138,6 @@ def test_inline_events_are_found_and_get_filters_as_objects(tmp_path: Any) -> No
     assert looked_up(stream, ["user", "==", "u1"])[0] == [1]
 
 
-def test_events_that_leave_the_commit_file_get_filters(tmp_path: Any) -> None:
-    stream = segstore.create(tmp_path / "s", SCHEMA, key_columns=["user"], upkeep=None)
-    chance = random.Random(1)
-    for n in range(24):
-        users = [chance.randbytes(24).hex() for _ in range(30)]
-        stream.append(pa.table([users, [n] * 30, [n / 7] * 30], schema=SCHEMA))
-    outlined = [frame for frame in frames_of_inline(stream) if frame.filters]
-    assert outlined
-    assert stream.verify().ok
-
-
 def frames_of_inline(stream: Stream) -> list[FrameEntry]:
     storage = stream._log.storage
     placed = stream._context.status.segments(stream._log.root, stream.head, stream.tail)
@@ -205,28 +189,6 @@ def test_values_too_long_to_look_up_are_found_and_verify(tmp_path: Any, form: st
     assert stream.verify().ok
 
 
-@FORMATS
-def test_damage_of_filters_is_an_error_or_changes_nothing(tmp_path: Any, form: str) -> None:
-    stream = fill(tmp_path, form)
-    asked = ["user", "==", "user-2-7"]
-    found, _ = looked_up(stream, asked)
-    entry = [
-        item.entry for item in stream._context.status.segments(stream._log.root, 0, stream.tail)
-    ][2]
-    path = tmp_path / "s/segments" / entry.path
-    whole = path.read_bytes()
-    errors, end = 0, entry.footer_bytes
-    for place in range(len(whole) - end, len(whole), end // 40):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
-        try:
-            assert looked_up(stream, asked)[0] == found
-        except FormatError:
-            errors += 1
-    assert errors > 20
-    path.write_bytes(whole)
-    assert looked_up(stream, asked)[0] == found
-
-
 def test_a_key_column_does_not_become_a_double(tmp_path: Any) -> None:
     """Doubles have no filters; not in a race with the choice of the key columns, either."""
     stream = segstore.create(tmp_path / "s", SCHEMA, key_columns=["n"], upkeep=None)
@@ -246,23 +208,3 @@ def test_a_key_column_does_not_become_a_double(tmp_path: Any) -> None:
     stream.settings.update(key_columns=None)
     stream.append(doubles, merge_schema=True)
     assert stream.scan(filters="n == 499.0 or n == 0.5").count() == 2
-
-
-class _Meeting(WrappedStorage):
-    """A storage whose reads of segments wait until four of them are under way."""
-
-    def __init__(self, inner: Storage) -> None:
-        super().__init__(inner)
-        self._met = threading.Barrier(4)
-
-    def around(self, verb: str, path: str, work: Any) -> Any:
-        if verb == "get_range" and path.startswith("segments/"):
-            self._met.wait(timeout=300)
-        return work()
-
-
-def test_lookup_asks_several_segments_at_once(stream: Stream) -> None:
-    # The four bounds overlap, and none of the segments has the value.
-    meeting = open_on(_Meeting(stream._log.storage))
-    asked = ["user", "in", [f"user-{segment}-100" for segment in range(4)]]
-    assert meeting.read(filters=[asked], read_cache_bytes=0).read_all().num_rows == 0

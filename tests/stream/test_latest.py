@@ -1,7 +1,6 @@
 """`Stream.latest`: the newest event of each key, beside a dict that is updated event by event."""
 
 import datetime as dt
-import uuid
 from decimal import Decimal
 
 import numpy as np
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stream_kit import fresh_url
 
 import segstore_ds as segstore
 from segstore_ds.read import latest
@@ -20,7 +20,7 @@ EVENTS: list[Event] = [("ada", 1, False), ("bob", 2, None), (None, 3, False), ("
 
 
 def _stream(*commits: list[Event], schema: pa.Schema = SCHEMA) -> Stream:
-    made = segstore.create(f"memory://{uuid.uuid4().hex}", schema)
+    made = segstore.create(fresh_url(), schema)
     for events in commits:
         made.append(_rows(events, schema))
     return made
@@ -65,25 +65,15 @@ def test_it_is_what_a_dict_holds_in_the_end(commits, key, tombstone, fold):
     assert found.equals(_rows(expected))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        7,
-        1.5,
-        True,
-        b"x",
-        Decimal("1.50"),
-        dt.date(2026, 11, 26),
-        dt.datetime(2026, 11, 26, tzinfo=dt.UTC),
-        dt.time(1, 2),
-        dt.timedelta(3),
-    ],
-    ids=lambda value: type(value).__name__,
-)
+AT = dt.datetime(2026, 11, 26, 1, 2, tzinfo=dt.UTC)
+VALUES = [7, 1.5, True, b"x", Decimal("1.50"), AT, AT.date(), AT.time(), dt.timedelta(3)]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_any_plain_value_is_a_key(value):
     keys = pa.array([value, None, value, None])
     rows = pa.table({"key": keys, "n": [0, 1, 2, 3]})
-    stream = segstore.create(f"memory://{uuid.uuid4().hex}", rows.schema)
+    stream = segstore.create(fresh_url(), rows.schema)
     stream.append(rows)
     assert stream.latest("key").read_all()["n"].to_pylist() == [2, 3]
 
@@ -93,7 +83,7 @@ def test_every_nan_is_one_key(kind):
     """0/0 on x86 has another sign than `float("nan")`."""
     keys = np.array([np.nan, 1, -np.nan, 1], kind.to_pandas_dtype())
     rows = pa.table({"key": pa.array(keys, from_pandas=False), "n": [0, 1, 2, 3]})
-    stream = segstore.create(f"memory://{uuid.uuid4().hex}", rows.schema)
+    stream = segstore.create(fresh_url(), rows.schema)
     stream.append(rows)
     assert stream.latest("key").read_all()["n"].to_pylist() == [2, 3]
 

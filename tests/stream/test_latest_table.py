@@ -1,6 +1,5 @@
 """`publish(latest_by=)`: tables of the newest event of each key, and rounds that keep them."""
 
-import uuid
 from pathlib import Path
 
 import deltalake
@@ -11,7 +10,7 @@ from faults import FaultStorage
 from latest_kit import KEY, SCHEMA, TOMBSTONE, Timed, beside, expected, rows, shown
 from publish_kit import DELTA, TABLES, Table
 from pyiceberg.table import StaticTable
-from stream_kit import DAY, HOUR, wait
+from stream_kit import DAY, HOUR, fresh_url, wait
 from virtual_time import VirtualTime
 
 import segstore_ds as segstore
@@ -30,7 +29,7 @@ FIRST = [("ada", 1, None), ("bob", 2, None), ("ada", 3, False), (None, 4, None)]
 def made() -> tuple[Stream, Timed]:
     """Return a stream of four events of three keys, on a virtual clock."""
     time = VirtualTime(1)
-    storage = Timed(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+    storage = Timed(open_storage(fresh_url()), time)
     stream = create_on(storage, SCHEMA, upkeep=None, clock=time.clock)
     stream.append(rows(*FIRST))
     return stream, storage
@@ -79,25 +78,22 @@ def test_round_reads_what_is_new_and_writes_what_it_holds(made: tuple[Stream, Ti
     assert beside(stream).version == held.version
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
-def test_what_the_stream_has_no_more_leaves_the_table(
-    made: tuple[Stream, Timed], table: Table
-) -> None:
+def test_what_the_stream_has_no_more_leaves_the_table(made: tuple[Stream, Timed]) -> None:
     """A key whose last event lies below the head is gone, as after a scan."""
     stream, _ = made
-    publish(stream, table)
+    publish(stream)
     stream.truncate(2)
-    publish(stream, table)
-    assert numbers(stream, table) == [3, 4]
+    publish(stream)
+    assert numbers(stream) == [3, 4]
     stream.overwrite(rows(("eve", 9, None)))
-    publish(stream, table)
-    assert numbers(stream, table) == [9]
+    publish(stream)
+    assert numbers(stream) == [9]
     stream.append(rows(("eve", 9, True)))
-    publish(stream, table)
-    assert numbers(stream, table) == []
+    publish(stream)
+    assert numbers(stream) == []
     stream.append(rows(("ada", 7, None)))
-    publish(stream, table)
-    assert shown(stream, table) == expected(stream)
+    publish(stream)
+    assert shown(stream, DELTA) == expected(stream)
 
 
 def test_schema_of_the_stream_is_that_of_the_table(made: tuple[Stream, Timed]) -> None:
@@ -189,21 +185,6 @@ class _Whole(Timed):
         return None
 
 
-def test_floats_and_nulls_are_keys(made: tuple[Stream, Timed]) -> None:
-    """NaN is one key, and each zero is one."""
-    stream, storage = made
-    keys = pa.array([float("nan"), 0.0, -0.0, None, float("nan"), None])
-    stream.append(pa.table({"f": keys, "n": range(10, 16)}), merge_schema=True)
-    for n in (20, 21):
-        stream.append(pa.table({"f": keys.slice(0, 1), "n": [n]}), merge_schema=True)
-        stream.publish("delta", latest_by=["f"])
-        found = stream.latest(["f"]).read_all()["n"].to_pylist()
-        assert numbers(stream) == found
-        assert found[-1] == n
-        assert len(found) == 4
-    del storage
-
-
 def test_commits_keep_it_up_to_date_once_a_minute(made: tuple[Stream, Timed]) -> None:
     """Whoever makes them; `maintain` does so at once; without `auto` nobody does."""
     stream, storage = made
@@ -237,17 +218,6 @@ def test_a_table_is_removed_with_what_it_holds(made: tuple[Stream, Timed]) -> No
     stream.published.remove_latest()
     stream.publish("delta", latest_by=["n"])
     assert numbers(stream) == [1, 2, 3, 4, 5]
-
-
-def test_upkeep_deletes_what_rounds_replaced(made: tuple[Stream, Timed]) -> None:
-    """A day after; readers of an older state need it as long."""
-    stream, storage = made
-    publish(stream, auto=True)
-    for n in range(24):
-        wait(storage, 4 * HOUR)
-        stream.append(rows(("bob", n, None)))
-    held = [*beside(stream)._log.storage.list("segments")]
-    assert 6 <= len(held) < 12
 
 
 def test_forgotten_values_leave_newest_events(made: tuple[Stream, Timed]) -> None:

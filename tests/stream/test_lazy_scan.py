@@ -11,15 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyarrow import dataset
-from stream_kit import make_stream
-from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.read import segments
 from segstore_ds.stream import polars_scan
-from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
 PARQUET = Layout(inline_bytes=0, segment_format="parquet")
@@ -109,15 +106,6 @@ def test_a_query_gives_what_it_gives_on_a_frame(stream, engine):
         for query in QUERIES:
             found = query(stream.scan().to_polars(), predicate).collect(engine=engine)
             assert found.equals(query(whole, predicate)), predicate
-
-
-def test_a_scan_keeps_its_version(stream):
-    scan, data = stream.scan().to_polars(), stream.scan().to_dataset()
-    stream.append(table(150, 151))
-    stream.compact(layout=PARQUET)
-    assert scan.select(pl.len()).collect().item() == 145
-    assert data.count_rows() == 145
-    assert stream.scan(as_of=1).to_polars().collect()["n"].to_list() == [*range(30)]
 
 
 def test_a_predicate_skips_segments(stream, monkeypatch):
@@ -279,36 +267,3 @@ def test_damage_is_found_before_polars_decodes(large, monkeypatch):
     storage.create(path, bytes(data))
     with pytest.raises(CorruptionError, match="checksum"):
         large.scan(read_cache_bytes=0).to_polars().collect()
-
-
-def test_a_text_that_polars_cannot_hold_is_named_wherever_it_lies(large):
-    bad = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
-    words = pa.concat_arrays([bad, pa.array(["w"] * LARGE)])
-    bad_table = pa.table({"n": range(LARGE + 1), "word": words})
-    job = large.plan_write(bad_table.schema, layout=PARQUET)
-    large.commit(job, [job.stage(0, "0", bad_table.to_batches())])  # as Spark's tasks do
-    with pytest.raises(InvalidInputError, match="not UTF-8"):
-        large.scan().to_polars().collect()
-
-
-class Noting(WrappedStorage):
-    """A storage that notes the objects that are asked for."""
-
-    def __init__(self, inner) -> None:
-        super().__init__(inner)
-        self.paths = []
-
-    def around(self, verb, path, work):  # noqa: ARG002
-        self.paths.append(path)
-        return work()
-
-
-@pytest.mark.usefixtures("tight", "no_inline")
-def test_a_second_query_reads_no_part_again():
-    made, storage = make_stream(8)
-    noting = Noting(storage)
-    scan = open_on(noting, clock=made._log.clock).scan()
-    for ask in (scan.to_dataset().to_table, scan.to_polars().select("n").collect):
-        noting.paths.clear()
-        assert len(ask()) == 80
-    assert not [path for path in noting.paths if path.startswith(names.STATUS_FOLDER)]
