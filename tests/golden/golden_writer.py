@@ -1,6 +1,7 @@
 """A minimal writer of FORMAT.md: it creates a stream on a local disk and appends, without segstore.
 
-It writes plain envelopes, one Arrow segment of one frame per append, and moves segments to a part.
+It writes plain envelopes, one Arrow segment of one frame per append, moves segments to a part,
+truncates, and keeps the position of a named reader.
 """
 
 import base64
@@ -36,7 +37,7 @@ def create(folder: Path, schema: pa.Schema) -> None:
     root |= {"reader_features": [], "writer_features": []}
     first = stamped(root, root, "create", secrets.token_hex(16))
     assert create_new(log_path(folder, 0), wrapped(encoded(first)))
-    hint(folder, first)
+    hint(folder / "log" / "_latest", first)
 
 
 def append(
@@ -110,6 +111,59 @@ def move_to_part(folder: Path) -> bool:
     return commit(folder, "merge", plan)
 
 
+def truncate(folder: Path, head: int) -> bool:
+    """Move the head up, and retire what lies wholly below it (3.2)."""
+
+    def plan(root: Root) -> Root | None:
+        if head <= root["head"]:
+            return None
+        assert head <= root["tail"]
+        assert not root["lists"]
+        gone = [row for row in root["parts"] if row[2] <= head]
+        parts = root["parts"][len(gone) :]
+        retired = [["part", row[0]] for row in gone]
+        entries, start = root["entries"], root["tail"] - sum(entry[2] for entry in root["entries"])
+        while not parts and entries and start + entries[0][2] <= head:
+            start += entries[0][2]
+            retired += [["segment", entries[0][1]]]
+            entries = entries[1:]
+        return {"head": head, "parts": parts, "entries": entries, "dropped_now": retired}
+
+    return commit(folder, "truncate", plan)
+
+
+def read_position(folder: Path, name: str) -> Root | None:
+    """Return the newest record of a named reader; None without one (8)."""
+    found = sorted(p.name for p in (folder / "readers" / name).glob("[0-9]*"))
+    hinted = folder / "readers" / "_latest" / name
+    assert not hinted.exists() or found[-1] >= hinted.read_text().split()[0]
+    if not found:
+        return None
+    record = json.loads(envelope((folder / "readers" / name / found[-1]).read_bytes()))
+    assert (record["name"], record["number"]) == (name, int(found[-1]))
+    return record
+
+
+def register(folder: Path, name: str, offset: int) -> None:
+    """Register a named reader at an offset, so that retention waits for it (READERS.md, 1 to 3)."""
+    publish(folder, name, offset)
+    commit(folder, "reader", lambda _: {})
+    assert newest(folder)[0]["head"] <= offset
+
+
+def publish(folder: Path, name: str, offset: int) -> None:
+    """Create the next record of a named reader (READERS.md, 4)."""
+    root, before = newest(folder)[0], read_position(folder, name) or {"number": -1}
+    assert not before.get("members")
+    record = {"format": 1, "owner": "", "lapse_s": 3600, "released": False, "provisional": False}
+    record |= before | {"name": name, "number": before["number"] + 1, "offset": offset}
+    record |= {each: root[each] for each in ("stream_id", "generation", "version", "transaction")}
+    record["id"] = secrets.token_hex(8)
+    path = folder / "readers" / name / f"{record['number']:020d}"
+    assert create_new(path, wrapped(encoded(record)))
+    hint(folder / "readers" / "_latest" / name, {**root, "version": record["number"]})
+
+
 def commit(
     folder: Path,
     operation: str,
@@ -134,7 +188,7 @@ def commit(
             continue
         data = wrapped(encoded(after)) + frames
         if create_new(log_path(folder, after["version"]), data):
-            hint(folder, after)
+            hint(folder / "log" / "_latest", after)
             return True
         assert envelope(split(log_path(folder, after["version"]).read_bytes())[0])  # lost
 
@@ -154,9 +208,11 @@ def stamped(
     row = [number, time_us, operation, root["head"], root["tail"], sum(e[2] for e in new), len(new)]
     row += [sum(entry[3] for entry in new), writer[0], None if writer[0] is None else writer[1]]
     row += ["golden", "", 1, 0, 0, 0, transaction, None]
+    retired = [[*each, number, time_us] for each in root.pop("dropped_now", ())]
     stamps = {"version": number, "time_us": time_us, "operation": operation, "client": "golden"}
     stamps |= {"transaction": transaction, "parent": before.get("transaction", "")}
-    return {**root, **stamps, "history": [*root["history"], row]}
+    tables = {"history": [*root["history"], row], "retired": [*root["retired"], *retired]}
+    return {**root, **stamps, **tables}
 
 
 def newest(folder: Path) -> tuple[Root, bytes, bytes]:
@@ -254,9 +310,9 @@ def sync_folder(folder: Path) -> None:
     os.close(handle)
 
 
-def hint(folder: Path, root: Root) -> None:
-    """Write the hint (4.2)."""
+def hint(path: Path, root: Root) -> None:
+    """Write the hint of a log (4.2)."""
     words = f"{root['version']:020d} {root['generation']} {root['stream_id']} {root['transaction']}"
-    staged = folder / "log" / f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
+    staged = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(8)}")
     put(staged, f"{words} {zlib.crc32(words.encode()):08x}".encode())
-    staged.replace(folder / "log" / "_latest")
+    staged.replace(path)

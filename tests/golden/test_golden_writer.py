@@ -83,6 +83,43 @@ def test_writer_that_loses_a_race_commits_behind_the_winner(folder: Path) -> Non
     check(folder, 4)
 
 
+@pytest.mark.parametrize("head", [1, 4, 5, 6, 9])
+def test_segments_below_a_head_that_the_writer_moved_are_retired(folder: Path, head: int) -> None:
+    """Within a part, at its end, within a segment, at its end, and at the tail."""
+    for start in (0, 2):
+        golden_writer.append(folder, events(start, start + 2))
+    golden_writer.move_to_part(folder)
+    for start in (4, 6):
+        golden_writer.append(folder, events(start, start + 2))
+    golden_writer.append(folder, events(8, 9))
+    golden_writer.truncate(folder, head)
+    stream = segstore.open(folder)
+    stream.verify().check()
+    assert (stream.head, stream.tail) == (head, 9)
+    assert stream.read().read_all().equals(pa.table(events(head, 9)))
+    assert read_stream(folder)[2].equals(pa.table(events(head, 9)))
+    report = stream.maintain(keep=0, grace=0, short_grace=True)
+    waiting = [item for item in report.kept if item.path.startswith("segments/")]
+    assert len(waiting) == 2 * (head >= 4) + (head >= 6) + (head >= 8) + (head >= 9)
+    assert all(item.dropped == 7 for item in waiting)
+
+
+def test_retention_waits_for_the_writers_named_reader(folder: Path) -> None:
+    for start in range(0, 8, 2):
+        golden_writer.append(folder, events(start, start + 2))
+    golden_writer.register(folder, "etl", 2)
+    stream = segstore.open(folder)
+    assert stream.retain(max_bytes=0).head == 2
+    golden_writer.publish(folder, "etl", 4)
+    assert stream.readers["etl"].record.offset == 4
+    assert stream.retain(max_bytes=0).head == 4
+    stream.readers.register("etl").publish(6)
+    assert golden_writer.read_position(folder, "etl")["offset"] == 6
+    golden_writer.publish(folder, "etl", 8)
+    assert stream.retain(max_bytes=0).head == 8
+    stream.verify().check()
+
+
 def test_writer_shares_no_code() -> None:
     tree = ast.parse(Path(golden_writer.__file__).read_text(encoding="utf-8"))
     imported = {
