@@ -5,10 +5,9 @@ They were added when those features were; `make_golden` writes them, as all othe
 
 import datetime as dt
 import tempfile
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+from golden_parquet import SCHEMA, events
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
@@ -19,16 +18,8 @@ from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
-HERE = Path(__file__).parent
-SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
 STAGED = Layout(inline_bytes=0, segment_rows=2, frame_rows=2, segment_format="arrow")
 HOUR, DAY = 3600, 86_400
-
-
-def events(start: int, end: int) -> pa.Table:
-    """Return the events start to end."""
-    words = [["", "ada", "größe", None][n % 4] for n in range(start, end)]
-    return pa.table({"n": list(range(start, end)), "word": words}, SCHEMA)
 
 
 def levels(stream: Stream) -> None:

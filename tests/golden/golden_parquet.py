@@ -101,8 +101,6 @@ def settled(stream: Stream) -> None:
 
 
 PARQUET = {"types": types, "codecs": codecs, "names": names, "mixed": mixed, "settled": settled}
-# Levels so small that a few commits fill them; they are no part of the format.
-TINY = {"rows": 2, "fan_in": 2}
 
 
 def _formats(stream: Stream) -> set[str]:

@@ -2,15 +2,7 @@
 
 ::
 
-    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1
-    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-levels
-    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-parquet
-    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-keys
-    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-times
-    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-segment-filters
-    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-doubles
-    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-nanoseconds
-    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-column-names
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1  # or another of `SETS`
 
 When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
 version that was released are never written again, whatever the code does today: they are what users
@@ -24,18 +16,17 @@ stream lies what has to be read from it, `<name>.json`.
 import datetime as dt
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import golden_keys
 import golden_levels
 import golden_parquet
-import golden_times
 import pyarrow as pa
 from virtual_time import TimedStorage, VirtualTime
 
@@ -83,12 +74,8 @@ def inline(stream: Stream) -> None:
     stream.append(events(6, 9))
     wider = pa.table({"n": pa.array([9], pa.int64()), "word": ["x"], "more": [1.5]})
     stream.append(wider, merge_schema=True)
-    assert [entry.frame is not None for entry in stream._log.root.entries] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+    framed = [entry.frame is not None for entry in stream._log.root.entries]
+    assert framed == [False, False, True, True]
 
 
 def epochs(stream: Stream) -> None:
@@ -172,6 +159,36 @@ def column_names(stream: Stream) -> None:
     stream.commit(planned, [late])
     stream.change_schema(drop=["word"])
     write(20, word="another column", other="日本")
+
+
+TIMED = [[5, 1, None, 2], [9, 3], [None], [4, 8, 7], [6]]
+
+
+def times(stream: Stream) -> None:
+    """A segment of each kind, whose layouts ask for no bounds; the first has none."""
+    schema = stream.schema
+    for place, values in enumerate(TIMED):
+        words = [None if value is None else f"at {value}" for value in values]
+        layout = Layout(
+            inline_bytes=64 if place == len(TIMED) - 1 else 0,
+            frame_rows=2,
+            segment_format="parquet" if place == 1 else "arrow",
+            stats_columns=(),
+        )
+        stream.append(pa.table([values, words], schema), layout=layout)
+        stream.settings.update(time_column="n")
+
+
+def whole_parts(stream: Stream) -> None:
+    """Parts and a list whose times are known, one whose times are not, and one without times."""
+    layout = Layout(inline_bytes=0, segment_format="arrow", stats_columns=())
+    stream.append(pa.table([[40, 41], ["a", "b"]], stream.schema), layout=layout)
+    stream.settings.update(time_column="n")
+    for n in range(1, 29):
+        values = [None, None] if n in (26, 27) else [n * 10, n * 10 - 12]
+        stream.append(pa.table([values, ["a", "b"]], stream.schema), layout=layout)
+    assert len(stream._log.root.lists) == 3
+    assert len(stream._log.root.parts) == 2
 
 
 def parts(stream: Stream) -> None:
@@ -288,14 +305,27 @@ STREAMS: dict[str, Callable[[Stream], None]] = {
     "unknown-fields": feature(extra=LATER),
 }
 # Levels so small that a few commits fill them; they are no part of the format.
-NO_INLINE = {"FRAME_MOST_BYTES": 0}
-TINY = {"rows": 2, "fan_in": 2}
+NO_INLINE = (append, {"FRAME_MOST_BYTES": 0})
+TINY = (table.SEGMENTS, {"rows": 2, "fan_in": 2})
+PARTS = [TINY, (table.WRITERS, {"rows": 4}), NO_INLINE]
+# Of a set of streams, or of one alone.
+LIMITS: dict[str, list[tuple[Any, dict[str, Any]]]] = {
+    "v1-levels": [
+        *((getattr(table, name), to) for name, to in golden_levels.TINY_TABLES.items()),
+        NO_INLINE,
+    ],
+    "v1-segment-filters": [(table.SEGMENTS, golden_keys.SPILL), (run, golden_keys.LOOK)],
+    **{f"v1-{name}": [TINY] for name in ("doubles", "nanoseconds", "column-names", "parquet")},
+    **dict.fromkeys(("parts", "writers"), PARTS),
+    "whole-parts": [(table.SEGMENTS, {"rows": 1, "hard": 2, "parts": 4, "listed": 4})],
+    "inline": [(table_status, {"SHARE_BYTES": 1300, "JOINED_SHARE": 0})],
+}
 SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1": STREAMS,
     "v1-levels": golden_levels.LEVELS,
     "v1-parquet": golden_parquet.PARQUET,
     "v1-keys": golden_keys.KEYS,
-    "v1-times": golden_times.TIMES,
+    "v1-times": {"times": times, "whole-parts": whole_parts},
     "v1-doubles": {"doubles": doubles},
     "v1-segment-filters": golden_keys.SEGMENTS,
     "v1-nanoseconds": {"nanoseconds": nanoseconds},
@@ -308,43 +338,13 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
     time = VirtualTime(sorted(SETS[version]).index(name))
     timed = TimedStorage(storage, time)
     with ExitStack() as stack:
-        if version == "v1-levels":
-            for each, limits in golden_levels.TINY_TABLES.items():
-                stack.enter_context(thresholds(getattr(table, each), limits))
-            stack.enter_context(thresholds(append, NO_INLINE))
-        elif version == "v1-segment-filters":
-            stack.enter_context(thresholds(table.SEGMENTS, golden_keys.SPILL))
-            stack.enter_context(thresholds(run, golden_keys.LOOK))
-        elif version in ("v1-doubles", "v1-nanoseconds", "v1-column-names"):
-            stack.enter_context(thresholds(table.SEGMENTS, TINY))
-        elif version == "v1-parquet":
-            stack.enter_context(thresholds(table.SEGMENTS, golden_parquet.TINY))
-        elif name in ("parts", "writers"):
-            stack.enter_context(thresholds(table.SEGMENTS, TINY))
-            stack.enter_context(thresholds(table.WRITERS, {"rows": 4}))
-            stack.enter_context(thresholds(append, NO_INLINE))
-        elif name == "whole-parts":
-            stack.enter_context(thresholds(table.SEGMENTS, golden_times.TINY_PARTS))
-        elif name == "inline":
-            stack.enter_context(thresholds(table_status, {"SHARE_BYTES": 1300, "JOINED_SHARE": 0}))
+        for place, limits in LIMITS.get(version, LIMITS.get(name, [])):
+            stack.enter_context(patch.multiple(place, **limits))
         if version == "v1-levels" and name in golden_levels.STARTS:
             stream = golden_levels.STARTS[name](timed, time)
         else:
             stream = create_on(timed, SCHEMA, upkeep=None, clock=time.clock)
         SETS[version][name](stream)
-
-
-@contextmanager
-def thresholds(module: ModuleType, values: dict[str, int]) -> Iterator[None]:
-    """Set constants of a module for a while."""
-    before = {name: getattr(module, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(module, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(module, name, value)
 
 
 def expected(storage: Storage, version: str = "v1") -> dict[str, Any]:
