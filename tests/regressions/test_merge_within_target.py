@@ -1,24 +1,10 @@
 """A merge never passes `target_bytes`, although another encoding may take more than its inputs."""
 
-import uuid
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-
-SCHEMA = pa.schema([("f", pa.float64())])
-
-
-def filled() -> segstore.Stream:
-    """Return a stream of four segments of doubles, of which Parquet makes more bytes."""
-    random = np.random.default_rng(1)
-    stream = segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA)
-    layout = segstore.Layout(inline_bytes=0, segment_format="arrow")
-    for _ in range(4):
-        stream.append(pa.table({"f": random.random(10_000)}), layout=layout)
-    return stream
 
 
 def segments(stream: segstore.Stream) -> list[dict]:
@@ -36,7 +22,11 @@ def segments(stream: segstore.Stream) -> list[dict]:
 )
 def test_the_result_is_within_the_target(layout, made):
     """Split, in the other format, or left; a second call changes nothing."""
-    stream = filled()
+    random = np.random.default_rng(1)
+    stream = segstore.create("memory://merged", pa.schema([("f", pa.float64())]))
+    arrow = segstore.Layout(inline_bytes=0, segment_format="arrow")
+    for _ in range(4):  # doubles, of which Parquet makes more bytes
+        stream.append(pa.table({"f": random.random(10_000)}), layout=arrow)
     before, target = stream.read().read_all(), sum(one["bytes"] for one in segments(stream))
     objects = len(list(stream._log.storage.list("segments")))
     done = stream.compact(target_bytes=target, layout=layout)
