@@ -69,13 +69,6 @@ def test_maintain_says_what_stays_and_why() -> None:
     assert all(item.until - item.since == week for item in done.kept)
 
 
-def test_maintain_repeated_finds_nothing() -> None:
-    stream, _ = neglected()
-    stream.maintain()
-    again = stream.maintain()
-    assert (again.versions, again.deleted) == (0, ())
-
-
 @pytest.mark.usefixtures("no_inline")
 def test_maintain_says_how_much_waits_and_until_when() -> None:
     """Also where it deletes nothing: all of it is younger than an hour, or within the grace."""

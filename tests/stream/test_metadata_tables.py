@@ -1,16 +1,15 @@
 """Views: their rows against what the stream says elsewhere, and how they are read in pieces."""
 
 import datetime as dt
-import tracemalloc
 import uuid
-from dataclasses import replace
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
 from stream_kit import (
     DAY,
     HOUR,
-    SOFT,
     STAGED,
     TIGHT,
     make_stream,
@@ -122,19 +121,6 @@ def test_writers_readers_and_tags():
 
 
 @pytest.mark.usefixtures("no_inline")
-def test_info_sums_up():
-    """One row; segments and bytes are those that hold kept events."""
-    stream, _ = make_stream(4)
-    stream.truncate(13)
-    stream.tags.set("a")
-    info = stream.info()
-    kept = stream._log.root.entries
-    assert (info["events"], info["head"], info["tail"]) == (27, 13, 40)
-    assert (info["segments"], info["bytes"]) == (3, sum(entry.bytes for entry in kept))
-    assert (info["version"], info["retired"], info["tags"]) == (stream.version, 1, 1)
-
-
-@pytest.mark.usefixtures("no_inline")
 def test_storage_says_what_takes_room_why_and_until_when():
     """The reasons add up to the whole folder, and name when upkeep will have deleted it."""
     stream, storage = make_stream(8)
@@ -157,6 +143,10 @@ def test_storage_says_what_takes_room_why_and_until_when():
     folders = ("log/0", "segments/", "status/")
     kept = [info for info in storage.list("") if info.path.startswith(folders)]
     assert sum(row["bytes"] for row in found.values()) == sum(info.size for info in kept)
+    figures = stream.metrics(storage=True).storage
+    assert [(one.why, one.objects) for one in figures] == [
+        (why, row["objects"]) for why, row in found.items()
+    ]
     stream.pins.release("c")
     wait(storage, 8 * DAY)
     stream.tags.set("a")
@@ -227,22 +217,29 @@ def test_ranges_give_every_row_once(monkeypatch):
             assert len(ranges) == 1 or most < 100
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_inline")
-def test_many_segments_are_never_held_at_once(monkeypatch):
-    """Memory stays that of a batch and a part, whatever the table's length."""
-    monkeypatch.setattr(SOFT, 10**6)
-    stream, _ = make_stream(1)
-    entry = stream._log.root.entries[0]
-    count, each = 40, 2_000
-    parts, start = [], 10
-    for _ in range(count):
-        parts.append(stream._context.status.put_part(stream._log.root, start, [entry] * each))
-        start = parts[-1].end
-    root = replace(stream._log.root, head=10, tail=start, parts=tuple(parts), entries=())
-    tracemalloc.start()
-    seen = sum(batch.num_rows for batch in MetadataRows(snapshot(stream, root), "segments").read())
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert seen == count * each
-    assert peak < 16 << 20
+def test_other_libraries_take_rows_as_they_are():
+    stream, _ = make_stream(3)
+    assert pl.DataFrame(stream.history())["version"].to_list() == [0, 1, 2, 3]
+    assert pa.table(stream.history()).num_rows == 4
+    assert stream.segments().read_pandas()["rows"].tolist() == [10, 10, 10]
+    assert pa.RecordBatchReader.from_stream(stream.segments()).read_all().num_rows == 3
+    with duckdb.connect() as connection:
+        segments = stream.segments()
+        found = connection.execute("select sum(rows) from segments").fetchall()
+        assert (found, segments.read_all().num_rows) == ([(30,)], 3)
+
+
+def test_showing_rows_takes_none_from_who_reads():
+    """Values stay data, and a long table is cut."""
+    stream, _ = make_stream(3)
+    rows = stream.history(1)
+    stream.append({"n": 1, "s": "<b>"}, writer_id="<script>", batch_id=1)
+    assert rows._repr_html_().count("<tr>") == 4
+    assert rows.read_all().num_rows == 3
+    assert "&lt;script&gt;" in stream.metadata("writers")._repr_html_()
+    for place in range(60):
+        stream.tags.set(f"t{place}", 0)
+    shown = stream.metadata("tags")._repr_html_()
+    assert shown.count("<tr>") == 51
+    assert shown.endswith("<p>...</p>")
+    assert "version" in repr(stream.history())

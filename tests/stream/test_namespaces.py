@@ -1,13 +1,12 @@
-"""Tags, readers, followers, pins and settings: values of a stream with methods that change them."""
+"""Settings and published tables: values of a stream with methods that change them."""
 
 import datetime as dt
 
 import pyarrow as pa
 import pytest
-from stream_kit import make_stream, numbers
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError, NotFoundError
+from segstore_ds.errors import InvalidInputError
 
 
 def test_what_belongs_to_a_stream_shows_itself(stream):
@@ -88,42 +87,3 @@ def test_wrong_settings_change_nothing(stream, wrong):
     assert stream.refresh().version == version
     with pytest.raises(TypeError):
         stream.settings.update(colour="red")
-
-
-def test_tags_and_pins_are_dicts(stream):
-    assert dict(stream.tags) == {}
-    stream.tags.set("eod", 5)
-    assert (stream.tags["eod"].offset, list(stream.tags), "eod" in stream.tags) == (
-        5,
-        ["eod"],
-        True,
-    )
-    stream.tags.delete("eod")
-    assert not stream.tags
-    for gone in (lambda: stream.tags.delete("eod"), lambda: stream.pins.release("c")):
-        with pytest.raises(NotFoundError):
-            gone()
-    stream.copy_to(f"{stream.url}-clone", copy_id="c", mode="clone")
-    assert list(stream.pins) == ["c"]
-
-
-def test_readers_are_looked_up_by_each_loop():
-    stream, _ = make_stream(1)
-    readers = stream.readers
-    assert (list(readers), readers.damaged) == ([], {})
-    readers.register("etl", start=3)
-    assert [(seen.name, seen.record.offset) for seen in readers] == [("etl", 3)]
-    assert "etl" in readers._repr_html_()
-    assert readers.release("etl")
-    assert not readers.release("etl")
-    stream.append(numbers(10, 12))
-    assert [seen.record.released for seen in readers] == [True]
-
-
-def test_followers_are_a_tuple(stream, tmp_path):
-    url = f"file://{tmp_path}/f"
-    assert stream.followers == ()
-    stream.followers.add(url)
-    assert [stream.followers] == [(url,)]
-    stream.followers.remove(url)
-    assert stream.followers == ()

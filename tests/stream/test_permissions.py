@@ -56,11 +56,10 @@ class Store:
             raise PermissionError(f"not permitted: {verb}")
 
 
-@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that permits everything at first: in memory, as far as S3 is; or a disk."""
-    root = "memory://" if request.param == "memory" else f"file://{tmp_path}/"
-    found, resume = Store(root), CheckedStorage.resume
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that permits everything at first: in memory, as far as S3 is."""
+    found, resume = Store("memory://"), CheckedStorage.resume
 
     def checked(
         self: CheckedStorage, verb: str, path: str, work: Any, *args: Any, **kw: Any

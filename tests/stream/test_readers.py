@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from stream_kit import DAY, HOUR, SCHEMA, Meddling, make_stream, numbers, objects, values, wait
+from stream_kit import DAY, HOUR, SCHEMA, Meddling, make_stream, objects, values, wait
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -17,7 +17,7 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.reader_record import ReaderRecord, decode_record, encode_record
+from segstore_ds.format.reader_record import ReaderRecord, encode_record
 from segstore_ds.log.newest import CONFIRM_S
 from segstore_ds.read.reader_records import live_readers
 from segstore_ds.retention.drop import run_drop
@@ -142,16 +142,6 @@ def test_provisional_reader_can_be_taken_until_it_publishes():
         stream.readers.register("etl", owner="c")
 
 
-def test_two_handles_of_one_owner_leave_the_later_position():
-    """A driver that was thought dead does not set its successor back."""
-    stream, storage = make_stream(3)
-    first = stream.readers.register("etl", owner="a")
-    second = open_on(storage, clock=stream._log.clock).readers.register("etl", owner="a")
-    second.publish(20)
-    first.publish(10)
-    assert first.offset == second.offset == 20
-
-
 def test_released_reader_holds_nothing_back_and_frees_its_name():
     """Its old handle does not bring it back."""
     stream, _ = make_stream(3)
@@ -200,21 +190,6 @@ def test_possibly_lapsed_reader_registers_again():
         reader.publish(7)
 
 
-def test_late_reader_record_reports_dropped_events():
-    """The time counts until the record is there: retention may have found the old one lapsed."""
-    stream, storage = make_stream(3)
-
-    def late() -> None:
-        wait(storage, 40)
-        assert stream.retain(max_bytes=0).head == 30
-
-    meddling = Meddling(storage, "create readers/etl/00000000000000000001", late)
-    reader = open_on(meddling, clock=stream._log.clock).readers.register("etl", lapse_s=60)
-    wait(storage, 29)
-    with pytest.raises(TruncatedError, match=r"lost='\[5, 30\)'"):
-        reader.publish(5)
-
-
 def test_failed_registration_is_repeated_by_the_next_publish():
     """A reader that believes itself registered would not notice lost events."""
     stream, storage = make_stream(3)
@@ -230,34 +205,6 @@ def test_failed_registration_is_repeated_by_the_next_publish():
     open_on(storage, clock=stream._log.clock).truncate(20)
     with pytest.raises(TruncatedError, match=r"lost='\[6, 20\)'"):
         reader.publish(6)
-
-
-def test_old_records_are_deleted_and_the_newest_counts():
-    """A log of its own stays short, whatever a writer that slept left in it."""
-    stream, storage = make_stream(3)
-    reader = stream.readers.register("etl")
-    for n in range(30):
-        wait(storage, 1)
-        reader.publish(n)
-    assert len(objects(storage, "readers/etl")) < 26
-    record = ReaderRecord(stream._log.root.stream_id, 0, 3, "", 60, name="etl")
-    storage.create("readers/etl/00000000000000000000", encode_envelope(encode_record(record)))
-    assert stream.readers.register("etl").offset == 29
-    assert stream.verify().ok
-
-
-@pytest.mark.parametrize("data", [b"", b"v1\n", b"v2\nplain 1 1 x\n{"])
-def test_unreadable_record_is_never_no_reader(data):
-    """Missing, empty, truncated and newer records are errors; the list of readers names them."""
-    stream, storage = make_stream(1)
-    stream.readers.register("etl")
-    path = max(objects(storage, "readers/etl"))
-    storage.delete(path)
-    storage.put(path, data or b"\n")
-    for asked in (lambda: held(stream), lambda: stream.readers.register("etl")):
-        with pytest.raises(FormatError):
-            asked()
-    assert [*stream.readers.damaged] == ["etl"]
 
 
 def test_damaged_record_stops_retention_and_is_shown_by_all_else():
@@ -294,16 +241,6 @@ def test_folder_that_is_no_readers_stops_those_who_ask_for_all():
     storage.put("readers/ä b/00000000000000000000", b"x")
     with pytest.raises(CorruptionError, match="folder does not belong to a reader"):
         held(stream)
-
-
-def test_reader_of_another_stream_is_noticed():
-    """A folder copied from elsewhere does not hold back a wrong offset."""
-    stream, storage = make_stream(1)
-    record = ReaderRecord("another", 0, 3, "", 60, name="x")
-    storage.create("readers/x/00000000000000000000", encode_envelope(encode_record(record)))
-    with pytest.raises(CorruptionError, match="another stream"):
-        held(stream)
-    assert [*stream.readers.damaged] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -419,47 +356,6 @@ def test_record_belongs_to_its_name_and_number(damage):
     assert other.readers.register("slow", start=0).offset == 0
 
 
-@pytest.mark.parametrize("damage", [copied, swapped, reordered, deleted])
-def test_handle_that_comes_late_notices_moved_records(damage):
-    """It loses the race for its next number, and then reads the newest record."""
-    stream, storage = make_stream(1)
-    late = stream.readers.register("slow")
-    paths = [path.replace(f"{2:020}", f"{3:020}") for path in publish_both(stream)]
-    stream.readers.register("fast").publish(9)
-    damage(storage, *paths)
-    with pytest.raises(FormatError, match=r"readers\.release\(name\)"):
-        late.publish(3)
-    assert stream.readers.release("slow")
-    with pytest.raises(ReaderConflictError, match="released"):
-        late.publish(3)
-
-
-def test_reader_whose_records_are_deleted_while_it_publishes_does_not_go_back():
-    """A handle goes on from what it wrote; one that is behind hears that records are gone."""
-    stream, storage = make_stream(1)
-    behind, ahead = stream.readers.register("etl"), stream.readers.register("etl")
-    ahead.publish(5)
-    storage.delete(f"readers/etl/{2:020}")
-    ahead.publish(3)
-    assert ahead.offset == stream.readers.register("etl").offset == 5
-    for path in sorted(objects(storage, "readers/etl"))[2:]:
-        storage.delete(path)
-    with pytest.raises(MissingObjectError, match="records of a reader are gone"):
-        behind.publish(4)
-
-
-def test_deleted_newest_record_is_noticed_on_disk(tmp_path):
-    """The note that proves it lies in a folder of its own."""
-    stream = create_on(tmp_path / "s", SCHEMA)
-    stream.append(numbers(0, 10))
-    stream.readers.register("etl").publish(5)
-    max(tmp_path.glob("s/readers/etl/*")).unlink()
-    (problem,) = open_on(tmp_path / "s").verify().problems
-    assert problem.where == "readers/etl"
-    with pytest.raises(MissingObjectError, match="records of a reader are gone"):
-        stream.readers.register("etl")
-
-
 def test_late_note_of_a_readers_newest_record_is_no_alarm():
     """The note is written after the record, so it may be older, missing or another stream's."""
     stream, storage = make_stream(1)
@@ -484,38 +380,12 @@ def test_record_of_a_later_version_is_not_released_by_this_one():
         stream.readers.release("etl")
 
 
-def test_record_carries_fields_of_a_newer_version_through():
-    """An older client never drops what it does not know."""
-    record = ReaderRecord("s", 1, 2, "o", 3, extra={"later": [1]})
-    assert decode_record(encode_record(record), "x") == record
-    newer = encode_record(record).replace(b'"format":1', b'"format":3')
-    with pytest.raises(UnsupportedVersionError):
-        decode_record(newer, "x")
-
-
-@pytest.mark.parametrize("wrong", [b'"x"', b"[1]", b"-1", b"true", b"1.5"])
-def test_record_with_a_wrong_version_is_corrupt(wrong):
-    """A version that is not a number is damage, whatever else the record holds."""
-    record = encode_record(ReaderRecord("s", 1, 2, "o", 3))
-    with pytest.raises(CorruptionError, match="field='version'"):
-        decode_record(record.replace(b'"version":0', b'"version":' + wrong), "x")
-
-
 @pytest.mark.parametrize("name", ["", "_x", "a/b", "..", "x" * 101])
 def test_wrong_name_of_a_reader_is_refused(name):
     """A name is a folder."""
     stream, _ = make_stream(1)
     with pytest.raises(InvalidInputError, match="not a name of a reader"):
         stream.readers.register(name)
-
-
-def test_owner_finds_its_position_after_more_events_came():
-    """Publishing looks for a newer tail before it calls a position wrong."""
-    stream, storage = make_stream(1)
-    reader = stream.readers.register("etl")
-    open_on(storage, clock=stream._log.clock).append(numbers(10, 20))
-    reader.publish(20)
-    assert reader.offset == 20
 
 
 STALE = {
@@ -530,7 +400,7 @@ STALE = {
 }
 
 
-@pytest.mark.parametrize(("again", "seconds"), [(True, 0), (False, 0), (True, 2 * CONFIRM_S)])
+@pytest.mark.parametrize(("again", "seconds"), [(False, 0), (True, 0), (True, 2 * CONFIRM_S)])
 @pytest.mark.parametrize("call", STALE)
 def test_handle_of_a_dropped_stream_leaves_no_record_in_a_new_one(call, again, seconds):
     """It would stop the new stream's retention, and end its reader of that name."""
@@ -551,21 +421,6 @@ def test_handle_of_a_dropped_stream_leaves_no_record_in_a_new_one(call, again, s
     if again:
         live.publish(0)
         assert fresh.verify().ok
-
-
-def test_record_that_was_put_long_after_the_stream_was_dropped_is_deleted_again():
-    stream, storage = make_stream(1)
-
-    def remake():
-        run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
-        create_on(storage, SCHEMA, clock=stream._log.clock).readers.register("etl")
-        wait(storage, 60)
-
-    slow = Meddling(storage, f"create readers/etl/{1:020}", remake)
-    reader = open_on(slow, clock=stream._log.clock).readers.register("etl")
-    with pytest.raises(NotFoundError, match="another one was created"):
-        reader.publish(5)
-    assert open_on(storage, clock=stream._log.clock).verify().ok
 
 
 @pytest.mark.parametrize("start", [None, "head"])
@@ -594,15 +449,3 @@ def test_known_reader_goes_back_to_a_head_that_moves_meanwhile(ask):
     else:
         own.readers.reset("billing", "head")
     assert (moving.met, held(stream), stream.refresh().head) == (True, {"billing": 20}, 20)
-
-
-def test_record_that_others_deleted_meanwhile_is_written():
-    """A reader that slept right behind its record purges nothing, and has published it."""
-    stream, storage = make_stream(1)
-    name = f"readers/etl/{15:020}"
-    slow = Meddling(storage, f"info {name}", lambda: storage.delete(name))
-    reader = open_on(slow, clock=stream._log.clock).readers.register("etl")
-    wait(storage, 10)
-    for _ in range(15):
-        reader.publish(7)
-    assert (slow.met, reader.offset) == (True, 7)

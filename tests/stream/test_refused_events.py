@@ -13,12 +13,9 @@ from virtual_time import VirtualTime
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
-    NotFoundError,
     SegstoreError,
-    StorageError,
     WriterConflictError,
 )
-from segstore_ds.retention.drop import run_drop
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -83,15 +80,6 @@ def test_refused_events_are_dead_letters_and_the_others_are_committed(layout):
     send(stream, batch=2, start=10, layout=layout)
     assert (pair.held(), pair.dead()) == ([0, 1, 4, 10, 11, 14], [-2, 3, -12, 13])
     pair.letters.verify().check()
-
-
-def test_batch_of_which_all_is_refused_is_committed_empty():
-    pair = Pair()
-    stream = pair.open()
-    bad = pa.table({"n": [-1, -2], "s": ["a", "b"]}, SCHEMA)
-    assert stream.append(bad, writer_id="w", batch_id=1).rows == 0
-    assert stream.append(bad, writer_id="w", batch_id=1).repeated
-    assert (pair.held(), pair.dead()) == ([], [-1, -2])
 
 
 def test_write_without_a_batch_id_is_refused_as_a_whole():
@@ -228,20 +216,6 @@ def test_batch_that_the_stream_would_refuse_sends_no_letters():
     assert pair.dead() == []
 
 
-def test_query_with_the_checkpoint_of_another_sends_no_letters():
-    pair = Pair()
-    stream = pair.open()
-
-    def commit(owner):
-        job = stream.plan_write(SCHEMA, writer=WriterKey(owner, 0, owner, claim="checkpoint:c"))
-        stream.commit(job, [job.open_task(0, "a").stage(mixed(0).to_batches())])
-
-    commit("first")
-    with pytest.raises(WriterConflictError, match="checkpoint belongs to another"):
-        commit("second")
-    assert pair.dead() == [-2, 3]
-
-
 def test_rules_that_change_between_two_tries_lose_no_event():
     """What both refuse is sent twice: nobody knows which rules the first try went by."""
     pair = Pair()
@@ -254,15 +228,6 @@ def test_rules_that_change_between_two_tries_lose_no_event():
     pair.open().settings.update(rules=stricter)
     send(pair.open())
     assert (pair.held(), pair.dead()) == ([0, 1, 3], [-2, 3, -2, 4])
-
-
-def test_writer_that_is_set_back_sends_letters_again():
-    pair = Pair()
-    stream = pair.open()
-    send(stream, batch=10)
-    stream.append(numbers(0, 1), writer_id="w", batch_id=1, takeover=True)
-    send(stream, batch=2, start=10)
-    assert pair.dead() == [-2, 3, -12, 13]
 
 
 def test_other_events_under_the_same_batch_are_noticed_before_the_commit():
@@ -279,24 +244,6 @@ def test_other_events_under_the_same_batch_are_noticed_before_the_commit():
     assert pair.dead() == [-2, 3]
 
 
-def test_letters_that_may_be_committed_are_an_error_that_is_safe_to_repeat():
-    pair = Pair()
-
-    class Silent(Faulty):
-        def around(self, verb, path, work):
-            if verb in ("create", "get") and path.startswith("latest:log/"):
-                if verb == "create":
-                    work()
-                raise StorageError("no answer")
-            return super().around(verb, path, work)
-
-    with pytest.raises(SegstoreError):
-        send(pair.open(Silent(pair.storage)))
-    assert pair.held() == []
-    send(pair.open())
-    assert (pair.held(), pair.dead()) == ([0, 1, 4], [-2, 3])
-
-
 def test_where_no_letters_can_be_is_refused():
     pair = Pair()
     stream = pair.open()
@@ -308,14 +255,3 @@ def test_where_no_letters_can_be_is_refused():
     with pytest.raises(InvalidInputError, match=r"columns=\['_reason'\]"):
         send(stream, merge_schema=True)
     assert pair.held() == [1]
-
-
-def test_letters_whose_stream_is_gone_are_sent_to_a_new_one():
-    pair = Pair()
-    letters = pair.letters
-    place = letters._log.storage
-    run_drop(place, confirm=place.url, clock=pair.time.clock, client="")
-    with pytest.raises(NotFoundError):
-        letters.refresh()
-    send(pair.open())
-    assert pair.dead() == [-2, 3]

@@ -5,7 +5,6 @@ from follower_kit import Pair, found
 from stream_kit import numbers
 
 from segstore_ds.errors import FencedError, InvalidInputError, StorageError, UnderReplicatedError
-from segstore_ds.storage import open_storage
 from segstore_ds.stream.connector.queries import MicroBatches
 from segstore_ds.stream.stream import Stream
 
@@ -69,16 +68,6 @@ def test_follower_that_cant_be_asked_is_an_error(pair):
         with pytest.raises(StorageError, match="can't be asked"):
             replicated(stream)
         assert found(stream) == [0, 1, 2]
-
-
-def test_emptied_follower_is_an_error(pair):
-    pair.stream.followers.add(pair.follower)
-    pair.stream.append(numbers(0, 3))
-    folder = open_storage(pair.follower)
-    for info in list(folder.list("")):
-        folder.delete(info.path)
-    with pytest.raises(StorageError, match="can't be asked"):
-        replicated(pair.stream)
 
 
 def test_commit_that_a_promotion_left_out_is_an_error(pair):

@@ -25,21 +25,6 @@ def test_restore_brings_back_events_under_new_offsets():
     stream.verify().check()
 
 
-@pytest.mark.usefixtures("no_inline")
-def test_restore_of_the_version_before_undoes_it():
-    """Forth and back, as often as one likes; the same objects are listed again and again."""
-    stream, storage = make_stream(2)
-    stream.overwrite(numbers(50, 53))
-    for _ in range(3):
-        now = stream.refresh().version
-        stream.restore(2)
-        assert values(stream) == list(range(20))
-        stream.restore(now)
-        assert values(stream) == [50, 51, 52]
-        stream.verify().check()
-    assert len(objects(storage, "segments")) == 3
-
-
 def test_restore_hides_what_lay_below_the_old_head():
     """A segment that straddled the head is listed whole; its older events stay hidden."""
     stream, _ = make_stream(3)
@@ -50,14 +35,6 @@ def test_restore_hides_what_lay_below_the_old_head():
     assert values(stream) == list(range(13, 30))
     assert (stream.head, stream.tail) == (34, 51)
     stream.verify().check()
-
-
-def test_restore_of_an_empty_version_empties_the_stream():
-    """Version 0 held nothing."""
-    stream, _ = make_stream(2)
-    commit = stream.restore(0)
-    assert (commit.rows, stream.head, stream.tail, values(stream)) == (0, 20, 20, [])
-    assert stream.restore(stream.version).version == stream.version  # is what it is
 
 
 def test_restore_brings_the_columns_back():

@@ -14,19 +14,10 @@ from segstore_ds.errors import (
     LeaseLostError,
     ReaderConflictError,
     TruncatedError,
-    UnsupportedVersionError,
 )
 from segstore_ds.format.reader_record import (
-    NO_END,
-    Lease,
-    ReaderRecord,
     Span,
-    decode_record,
-    encode_record,
 )
-from segstore_ds.read import reader_records
-from segstore_ds.retention import leases
-from segstore_ds.retention.leases import Progress, add_done, advanced, free_range
 from segstore_ds.stream.opening import open as open_on
 
 
@@ -51,17 +42,6 @@ def test_members_divide_what_is_there():
     assert all(found)
     assert stream.position("reader:billing").offset == 100
     assert record(stream).done == []
-
-
-def test_a_member_alone_takes_all_that_comes():
-    stream, _ = make_stream(2)
-    only = join(stream, "w1")
-    assert drain(only) == [list(range(20))]
-    stream.append(numbers(20, 25))
-    before = record(stream).number
-    assert poll(only) == list(range(20, 25))  # no record stands before new events
-    assert record(stream).number == before
-    assert record(stream).members["w1"].end == NO_END
 
 
 @pytest.mark.parametrize("commits", [1, 40])
@@ -126,58 +106,6 @@ def test_a_member_that_slept_is_fenced_when_it_commits():
     assert sorted(chain.from_iterable(found)) == list(range(10, 60))
     assert found[0]
     assert stream.position("reader:billing").offset == 60
-
-
-def test_of_two_members_that_slept_the_second_is_fenced_too():
-    """The first creates a record anew that was deleted: that is not the base of the second."""
-    stream, storage = make_stream(20)
-    awake, first, second = (join(stream, name) for name in ("w1", "w2", "w3"))
-    for follow in (awake, awake, first, second):
-        wait(storage, 2)
-        assert poll(follow)
-    for _ in range(2 * LEASE_S):  # until the records that they have seen are deleted
-        wait(storage, 1)
-        awake.renew()
-        poll(awake)
-    done = record(stream)
-    assert f"readers/billing/{second.reader._seen.number:020}" not in objects(storage)
-    for slept in (first, second):
-        with pytest.raises(LeaseLostError):
-            poll(slept)
-    assert record(stream) == done
-
-
-def test_renewing_keeps_the_lease_while_a_batch_takes_long():
-    stream, storage = make_stream(2)
-    slow, other = join(stream, "w1"), join(stream, "w2")
-    assert poll(slow) == list(range(10))
-    for _ in range(5):
-        wait(storage, LEASE_S * 0.7)
-        slow.renew()
-        assert not set(drain(other)[0]) & set(range(10))
-    poll(slow)
-    assert record(stream).offset >= 10
-
-
-def test_an_idle_member_that_slept_goes_on_without_an_error():
-    """It had nothing that another could have got twice."""
-    stream, storage = make_stream(1)
-    idle, other = join(stream, "w1"), join(stream, "w2")
-    drain(idle, other)
-    wait(storage, LEASE_S + 1)
-    poll(other)
-    wait(storage, LEASE_S / 2)
-    poll(other)
-    wait(storage, LEASE_S / 2 + 1)
-    poll(other)
-    assert sorted(record(stream).members) == ["w2"]
-    assert poll(idle) is None
-    wait(storage, LEASE_S / 2)
-    poll(other)  # renews, and so hears that it is not alone any more
-    stream.append(numbers(10, 30))
-    found = drain(idle, other)
-    assert sorted(chain.from_iterable(found)) == list(range(10, 30))
-    assert all(found)
 
 
 def test_a_member_that_leaves_gives_its_range_back_at_once():
@@ -267,30 +195,6 @@ def test_joining_while_others_finish_and_retention_runs_loses_nothing():
     assert drain(second) == [[10]]
 
 
-@pytest.mark.parametrize("kind", ["publish", "plain"])
-def test_publishing_while_another_goes_on_and_retention_runs_loses_nothing(kind):
-    """The same for two handles of one owner, when one registers or may have lapsed."""
-    stream, storage = make_stream(2)
-    other = stream.readers.register("billing")
-
-    def finish():
-        other.publish(20)
-        assert stream.refresh().retain(max_bytes=0).head == 20
-
-    slow = Meddling(storage, next_commit(stream), finish)
-    handle = open_on(slow, clock=stream._log.clock)
-    if kind == "plain":
-        assert poll(handle.follow("billing", timeout=0)) is None
-    else:
-        slow.met = True
-        reader = handle.readers.register("billing", lapse_s=100)
-        slow.met = False
-        slow._call = next_commit(stream)
-        wait(storage, 90)
-        reader.publish(10)
-        assert stream.position("reader:billing").offset == 20
-
-
 def test_members_go_on_at_the_head_where_events_are_gone():
     """Who was refused is no member, and the remedy in the error works, for all of them."""
     stream, _ = make_stream(4)
@@ -306,37 +210,6 @@ def test_members_go_on_at_the_head_where_events_are_gone():
     assert sorted(chain.from_iterable(drain(first, second))) == list(range(25, 40))
     with pytest.raises(ReaderConflictError, match=r"members=\['w1', 'w2'\]"):
         stream.follow("billing", start="head")
-
-
-def test_a_joiner_whose_announcement_fails_is_no_member():
-    stream, storage = make_stream(1)
-
-    def truncate():
-        stream.truncate(5)
-
-    slow = Meddling(storage, next_commit(stream), truncate)
-    with pytest.raises(TruncatedError):
-        join(open_on(slow, clock=stream._log.clock), "w1", start=0)
-    assert record(stream).members == {}
-
-
-def test_a_busy_group_ends_no_loop(monkeypatch):
-    """Where each race is lost, it goes on when one is not."""
-    stream, storage = make_stream(2)
-    monkeypatch.setattr(reader_records, "_ATTEMPTS", 2)
-    other, lost = join(stream, "w1"), []
-
-    def come_first():
-        other.renew()
-        lost.append(1)
-        slow.met = len(lost) % 5 == 0
-
-    slow = Meddling(storage, "create readers/", come_first)
-    busy = join(open_on(slow, clock=stream._log.clock), "w2")
-    assert len(lost) == 5
-    slow.met = False
-    busy.renew()
-    assert len(lost) == 10
 
 
 def test_members_of_a_sealed_stream_wait_for_each_other():
@@ -409,17 +282,6 @@ def test_takeover_ends_sharing():
             poll(follow)
 
 
-def test_a_joiner_gives_up_members_that_died_long_ago_at_once():
-    """By the store's time nothing was heard of any."""
-    stream, storage = make_stream(2)
-    dead = join(stream, "w1")
-    assert poll(dead) == list(range(10))
-    wait(storage, LEASE_S + 1)
-    late = join(stream, "w2")
-    assert sorted(record(stream).members) == ["w2"]
-    assert drain(late) == [list(range(20))]
-
-
 def test_retention_waits_for_the_lowest_event_that_is_not_done():
     stream, _ = make_stream(4)
     slow, fast = join(stream, "w1"), join(stream, "w2")
@@ -430,14 +292,6 @@ def test_retention_waits_for_the_lowest_event_that_is_not_done():
     assert stream.retain(max_bytes=0).head == 0
     poll(slow)
     assert stream.retain(max_bytes=0).head == 40
-
-
-def test_lost_events_are_an_error_for_the_member_that_should_get_them():
-    stream, _ = make_stream(2)
-    member = join(stream, "w1")
-    stream.truncate(15)
-    with pytest.raises(TruncatedError):
-        poll(member)
 
 
 def test_filtered_events_are_passed_and_names_are_checked():
@@ -457,22 +311,6 @@ def test_filtered_events_are_passed_and_names_are_checked():
         stream.follow("odd", member="w2", owner="b")
 
 
-def test_members_are_listed_with_their_lag():
-    stream, storage = make_stream(4)
-    slow, fast = join(stream, "w1"), join(stream, "w2")
-    poll(slow), poll(slow)
-    wait(storage, 2)
-    poll(fast)
-    stream.append(numbers(40, 50))
-    (row,) = stream.metadata("readers").read_all().to_pylist()
-    held = {each["member"]: each["behind"] for each in row["members"]}
-    (reader,) = stream.metrics().readers
-    assert {each.name: each.lag_events for each in reader.members} == held
-    assert all(0 < behind < 40 for behind in held.values())
-    assert {each["lease_s"] for each in row["members"]} == {LEASE_S}
-    assert all(each.lag_seconds > 3600 for each in reader.members)
-
-
 def test_a_handle_whose_records_were_deleted_does_not_believe_that_it_wrote_the_newest():
     """Its number is free again; the one who took over would be set aside by nobody."""
     stream, storage = make_stream(1)
@@ -487,44 +325,3 @@ def test_a_handle_whose_records_were_deleted_does_not_believe_that_it_wrote_the_
     with pytest.raises(ReaderConflictError, match="another owner"):
         stale.publish(7)
     assert other.offset == 5
-
-
-def test_records_that_a_writer_may_rely_on_are_kept():
-    """A handle goes on without a question from a record that it saw two seconds ago."""
-    stream, storage = make_stream(1)
-    first, second = (stream.readers.register("etl") for _ in range(2))
-    for n in range(100):
-        wait(storage, 0.01)
-        second.publish(n % 10)
-    wait(storage, 0.5)
-    first.publish(10)
-    assert stream.readers.register("etl").offset == 10
-
-
-def test_versions_that_know_no_members_refuse_a_shared_record():
-    """They would move the position over events that others have leased."""
-    lease = Lease(5, 9, "t", 30, 4)
-    shared = ReaderRecord("s", 0, 5, "", 60, members={"w1": lease}, done=[Span(12, 15)])
-    body = encode_record(shared)
-    assert decode_record(body, "x") == shared
-    assert b'"format":2' in body
-    assert b'"format":1' in encode_record(ReaderRecord("s", 0, 5, "", 60))
-    with pytest.raises(UnsupportedVersionError):
-        decode_record(body.replace(b'"format":2', b'"format":3'), "x")
-
-
-def test_ranges_are_bounded_and_fall_with_what_is_left(monkeypatch):
-    monkeypatch.setattr(leases, "RANGE_ROWS", 10)
-    pair = {"w1": Lease(0, 0, "t", 9, 0), "w2": Lease(0, 0, "u", 9, 0)}
-    plain = ReaderRecord("s", 0, 0, "", 60, members=pair)
-    assert free_range(plain, 1000) == Span(0, 10)
-    assert free_range(plain, 12) == Span(0, 3)
-    assert free_range(plain, 1) == Span(0, 1)
-    assert free_range(plain, 0) == Span(0, 0)
-    gap = add_done(plain, Span(2, 7))
-    assert free_range(gap, 1000) == Span(0, 2)
-    taken = advanced(gap, "w1", Progress(0, 0, 1000), 1)
-    assert free_range(taken, 1000) == Span(7, 17)
-    done = add_done(add_done(taken, Span(9, 12)), Span(7, 9))
-    assert (done.done, done.offset) == ([Span(2, 12)], 0)
-    assert add_done(done, Span(0, 2)).offset == 12

@@ -1,46 +1,22 @@
 """The metadata table `streams`: every stream below a folder, and what could not be read."""
 
-import threading
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from stream_kit import SCHEMA, STAGED, Meddling, numbers
-from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from segstore_ds.copy.event_rows import CopyRequest
 from segstore_ds.copy.events import run_copy_events
 from segstore_ds.errors import InvalidInputError, NotFoundError
 from segstore_ds.log.clock import SYSTEM_CLOCK
-from segstore_ds.read.find_streams import STREAMS_SCHEMA, read_streams
+from segstore_ds.read.find_streams import STREAMS_SCHEMA
 from segstore_ds.retention.drop import run_drop
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage import open_storage
 
 
 class _StoppedError(Exception):
     """What a test ends a copy or a drop with."""
-
-
-class WatchedStorage(WrappedStorage):
-    """Notes the calls below a folder; listings of folders wait for each other at a barrier."""
-
-    def __init__(self, inner: Storage, calls: list[str], barrier: threading.Barrier) -> None:
-        super().__init__(inner)
-        self.calls, self.barrier = calls, barrier
-
-    def folders(self, prefix: str) -> tuple[str, ...]:
-        self.calls.append(f"folders {self.url}")
-        if self.url.endswith("/s"):
-            self.barrier.wait()
-        return self.inner.folders(prefix)
-
-    def around(self, verb, _path, work):
-        self.calls.append(f"{verb} {self.url}")
-        return work()
-
-    def sibling(self, url: str) -> Storage:
-        return WatchedStorage(self.inner.sibling(url), self.calls, self.barrier)
 
 
 @pytest.fixture
@@ -120,20 +96,6 @@ def test_unfinished_drop_says_so_and_an_unfinished_copy_is_no_stream(url: str) -
     found = rows_by_path(url)
     assert [(path, row["code"]) for path, row in found.items()] == [("source", "SEG_NOT_FOUND")]
     assert "stream was dropped" in str(found["source"]["error"])
-
-
-def test_folders_are_searched_at_the_same_time_and_listed_once(url: str) -> None:
-    for name in ("a/s", "b/s", "c/s"):
-        segstore.create(f"{url}/{name}", SCHEMA).append(numbers(0, 5))
-    calls: list[str] = []
-    storage = WatchedStorage(open_storage(url), calls, threading.Barrier(3, timeout=300))
-    table = read_streams(storage, depth=3)
-    assert table["events"].to_pylist() == [5, 5, 5]
-    asked = Counter(calls)
-    assert all(asked[f"folders {url}{path}"] == 1 for path in ("", "/a", "/b", "/c", "/a/s"))
-    assert asked[f"list {url}"] == 1  # one key, to see that there is such a folder
-    assert asked[f"list {url}/a/s"] <= 1
-    assert sum(asked.values()) <= 1 + 7 + 3 * 5
 
 
 def test_folder_that_is_not_there_is_an_error(url: str, tmp_path: Path) -> None:

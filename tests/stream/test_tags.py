@@ -1,20 +1,15 @@
 """Tags: names for cuts that every reader of a cut understands."""
 
-from random import Random
-
 import pytest
 from stream_kit import Meddling, make_stream, numbers, values
 
 from segstore_ds.errors import (
     AlreadyExistsError,
-    CorruptionError,
     InvalidInputError,
     NotFoundError,
     PositionError,
     TruncatedError,
 )
-from segstore_ds.format.record import from_json
-from segstore_ds.format.root import Tag
 from segstore_ds.retention import tags
 from segstore_ds.stream.opening import open as open_on
 
@@ -89,34 +84,6 @@ def test_tags_are_bounded(monkeypatch):
     stream.tags.set("a", move=True)
 
 
-def test_tags_come_move_and_go():
-    """A removed one stays removed, and can be named again."""
-    stream, storage = make_stream(3)
-    expected: dict[str, int] = {}
-    rng = Random(5)
-    for _ in range(200):
-        name, offset = f"t{rng.randrange(12)}", rng.randrange(31)
-        if name in expected and rng.random() < 0.5:
-            stream.tags.delete(name)
-            del expected[name]
-            with pytest.raises(NotFoundError):
-                stream.tags.delete(name)
-        elif name in expected and expected[name] != offset:
-            with pytest.raises(AlreadyExistsError, match=f"offset={expected[name]}"):
-                stream.tags.set(name, offset)
-            stream.tags.set(name, offset, move=True)
-            expected[name] = offset
-        else:
-            stream.tags.set(name, offset)
-            expected[name] = offset
-        seen = open_on(storage, clock=stream._log.clock)
-        assert {name: tag.offset for name, tag in seen.tags.items()} == expected
-    for name in list(expected):
-        stream.tags.delete(name)
-    assert stream.tags == {}
-    assert stream.verify().ok
-
-
 @pytest.mark.parametrize("moves", [False, True])
 def test_tag_on_concurrently_dropped_events_is_refused(moves):
     """If retention came first, the tag is refused."""
@@ -143,22 +110,3 @@ def test_repeated_tag_succeeds_after_its_events_are_dropped():
 
     late = open_on(Meddling(storage, "create log/", both), clock=stream._log.clock)
     assert late.tags.set("eod", 10).offset == 10
-
-
-@pytest.mark.parametrize("value", [None, 5, [], [1, 2], [1, 2, "3"], [-1, 2, 3], {"offset": 1}])
-def test_damaged_tag_is_corruption(value):
-    """What is no tag is never taken for one, nor passed over."""
-    with pytest.raises(CorruptionError):
-        from_json(Tag, value, where="root")
-
-
-def test_retention_waits_for_tags():
-    """A tag holds back `retain`."""
-    stream, _ = make_stream(4)
-    stream.tags.set("held", 10)
-    stream.tags.set("later", 25)
-    stream.retain(max_bytes=0)
-    assert stream.head == 10
-    stream.tags.delete("held")
-    stream.retain(max_bytes=0)
-    assert stream.head == 25

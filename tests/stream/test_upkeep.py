@@ -1,11 +1,9 @@
-"""Upkeep by default: what goes and when, what stays, and rounds that stop anywhere."""
+"""Upkeep by default: what goes and when, what stays, and what a round costs."""
 
 import datetime as dt
 import threading
 import uuid
 from collections import Counter
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from stream_kit import (
@@ -16,20 +14,14 @@ from stream_kit import (
     Meddling,
     numbers,
     objects,
-    snapshot,
-    staged_job,
     values,
 )
 from virtual_time import TimedStorage, VirtualTime
 
-import segstore_ds as segstore
 from segstore_ds.copy.pins import run_pin
-from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StagedExpiredError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.policies import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import Clock
-from segstore_ds.log.lookup import OutcomeState
-from segstore_ds.read.request import plan_reading
-from segstore_ds.read.scan import run_task
 from segstore_ds.retention import upkeep
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -108,35 +100,6 @@ def test_dropped_objects_go_a_week_later() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "head", [5, *(pytest.param(head, marks=pytest.mark.slow) for head in (4, 6, 9))]
-)
-def test_live_segments_of_a_part_that_was_cut_stay(
-    head: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The part that spans the head is written again: only what lies below the head goes."""
-    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 3)
-    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 2)
-    stream, storage = make()
-    grow(stream, storage, 12, HOUR)
-    assert stream._log.root.parts[0].count >= 4
-    first = sorted(objects(storage, "segments"))
-    stream.truncate(head)
-    grow(stream, storage, 12, 6 * HOUR)
-    reading = snapshot(stream).plan()
-    tasks = snapshot(stream).tasks(reading)
-    stream.compact(head + 1, head + 3)
-    grow(stream, storage, 20, 6 * HOUR)
-    assert not set(first[:head]) & objects(storage)
-    batches = [batch for task in tasks for batch in run_task(reading, task)]
-    assert [n for batch in batches for n in batch["n"].to_pylist()] == list(range(head, 24))
-    grow(stream, storage, 16, 6 * HOUR)
-    assert values(stream) == list(range(head, stream.tail))
-    stream.verify().check()
-    left = set(first) & objects(storage, "segments")
-    assert left == {*first[head:]} - {*first[head + 1 : head + 3]}
-
-
 class Counting(TimedStorage):
     """A storage that remembers its calls."""
 
@@ -148,34 +111,6 @@ class Counting(TimedStorage):
     def around(self, verb, path, work):
         self.calls.append((verb, path))
         return super().around(verb, path, work)
-
-
-@pytest.mark.slow
-def test_storage_is_bounded_over_a_month() -> None:
-    """Small commits with compaction: objects and retired entries stop growing."""
-    stream, storage = make()
-    counts = []
-    for _ in range(24):
-        grow(stream, storage, 12, 2 * HOUR, "auto")
-        counts.append(len(objects(storage)))
-    assert counts[-1] < 1.3 * counts[12]
-    assert values(stream) == list(range(288))
-    assert stream.verify().check().leftovers == []
-
-
-@pytest.mark.slow
-def test_one_round_a_minute_for_all_writers() -> None:
-    """Ten handles commit in turn, and the root tells each when the last round was."""
-    stream, storage = make(UpkeepPolicy(keep_versions=1))
-    handles = [open_on(storage, clock=stream._log.clock) for _ in range(10)]
-    for n in range(600):
-        storage.time.advance(10)
-        handles[n % 10].append(numbers(n, n + 1))
-    rows = stream.history().read_all().to_pylist()
-    times = [row["time"].timestamp() for row in rows if row["operation"] == "upkeep"]
-    assert times
-    gaps = [after - before for before, after in pairwise(times)]
-    assert min(gaps) >= 60
 
 
 def test_off_is_off() -> None:
@@ -198,153 +133,6 @@ def test_off_is_off() -> None:
 def test_policy_out_of_range_is_refused(bounds: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError):
         UpkeepPolicy(**bounds)
-
-
-def test_orphans_of_a_dead_job_go_when_its_floor_has_passed() -> None:
-    """A job that stages for six days still commits; one that died is cleared away."""
-    stream, storage = make()
-    grow(stream, storage, 3, HOUR)
-    other = open_on(storage, clock=stream._log.clock)
-    job, task = staged_job(other, 3, 5)
-    dead, left = staged_job(open_on(storage, clock=stream._log.clock), 90, 95)
-    late, staged = staged_job(open_on(storage, clock=stream._log.clock), 90, 95)
-    grow(stream, storage, 24, 6 * HOUR)
-    other.commit(job, [task])
-    assert values(stream.refresh())[-2:] == [3, 4]
-    orphan = f"segments/{left.segments[0].path}"
-    assert orphan in objects(storage)
-    grow(stream, storage, 50, 8 * HOUR)
-    assert orphan not in objects(storage)
-    with pytest.raises(StagedExpiredError):
-        open_on(storage, clock=stream._log.clock).commit(late, [staged])
-    assert dead.token != late.token
-    stream.refresh().verify().check()
-
-
-def test_outcome_answers_from_history() -> None:
-    stream, storage = make()
-    done = stream.append(numbers(0, 1))
-    grow(stream, storage, 60, 2 * HOUR)
-    assert versions(stream)[0] > done.version
-    assert stream.outcome(done.transaction).state is OutcomeState.COMMITTED
-    assert stream.outcome(done.transaction, done.version).version == done.version
-
-
-def test_what_was_restored_stays() -> None:
-    """A segment that was dropped, and listed again by a restore, is never deleted."""
-    stream, storage = make()
-    grow(stream, storage, 3, HOUR)
-    before = stream.version
-    stream.overwrite(numbers(50, 52), layout=STAGED)
-    stream.restore(before)
-    wanted = values(stream)
-    grow(stream, storage, 80, 6 * HOUR)
-    assert values(stream)[:3] == wanted == [0, 1, 2]
-    stream.verify().check()
-
-
-def test_what_was_restored_and_dropped_again_waits_for_its_second_grace() -> None:
-    stream, storage = make()
-    grow(stream, storage, 3, HOUR)
-    first = f"segments/{stream._log.root.entries[0].path}"
-    before = stream.version
-    stream.overwrite(numbers(50, 52), layout=STAGED)
-    stream.restore(before)
-    grow(stream, storage, 20, 6 * HOUR)
-    stream.overwrite(numbers(60, 62), layout=STAGED)
-    grow(stream, storage, 24, 6 * HOUR)
-    assert first in objects(storage)
-    grow(stream, storage, 12, 6 * HOUR)
-    assert first not in objects(storage)
-
-
-def test_pins_hold_what_a_clone_needs() -> None:
-    stream, storage = make()
-    grow(stream, storage, 3, HOUR)
-    first = f"segments/{stream._log.root.entries[0].path}"
-    run_pin(stream._context, "c", "memory://clone")
-    stream.truncate(3)
-    grow(stream, storage, 60, 6 * HOUR)
-    assert first in objects(storage)
-    stream.pins.release("c")
-    grow(stream, storage, 10, 6 * HOUR)
-    assert first not in objects(storage)
-
-
-def test_tags_and_readers_keep_their_events() -> None:
-    """Upkeep deletes what was dropped; it drops nothing itself."""
-    stream, storage = make()
-    grow(stream, storage, 3, HOUR)
-    stream.tags.set("eod", 1)
-    stream.readers.register("etl", start=2)
-    grow(stream, storage, 60, 6 * HOUR)
-    assert (stream.head, values(stream, "tag:eod")[0]) == (0, 1)
-    assert values(stream, "reader:etl")[0] == 2
-
-
-@pytest.mark.parametrize("work", ["scan", "copy", "compact"])
-def test_rounds_in_the_middle_of(work: str, tmp_path: Path) -> None:
-    """What was planned on a version that upkeep has purged since goes on to its end."""
-    stream, storage = make()
-    grow(stream, storage, 12, HOUR)
-    ran = []
-
-    def meanwhile() -> None:
-        other = open_on(storage, clock=stream._log.clock)
-        if work != "compact":
-            other.compact()
-        grow(other, storage, 60, HOUR)
-        ran.append(other._log.root.log_start)
-
-    meddling = Meddling(storage, "get_range" if work == "copy" else "get", meanwhile)
-    meddling.met = True
-    handle = open_on(meddling, clock=stream._log.clock)
-    planned = handle.version
-    if work == "scan":
-        reading = plan_reading(handle._context, handle._log.root)
-        tasks = snapshot(handle, handle._log.root).tasks(reading)
-        meddling.met = False
-        batches = [batch for task in tasks for batch in run_task(reading, task)]
-        found = [n for batch in batches for n in batch["n"].to_pylist()]
-        assert found == list(range(12))
-    elif work == "copy":
-        url = str(tmp_path / "copy")
-        meddling.met = False
-        handle.copy_to(url, copy_id="c")
-        assert values(segstore.open(url)) == list(range(12))
-    else:
-        meddling.met = False
-        handle.compact()
-        assert values(stream.refresh()) == list(range(stream.tail))
-    assert ran[0] > planned
-    stream.refresh().verify().check()
-
-
-def test_a_version_that_was_purged_is_expired() -> None:
-    stream, storage = make()
-    grow(stream, storage, 60, HOUR)
-    with pytest.raises(SnapshotExpiredError):
-        stream.read(as_of=3)
-
-
-def test_two_rounds_at_once() -> None:
-    """The later one finds the work done, commits nothing, and nothing is lost."""
-    stream, storage = make(None)
-    grow(stream, storage, 6, HOUR)
-    stream.truncate(4)
-    grow(stream, storage, 64, 6 * HOUR)
-    stream.settings.update(upkeep=UpkeepPolicy())
-    done = []
-    other = open_on(storage, clock=stream._log.clock)
-    meddling = Meddling(
-        storage, "create log/", lambda: done.append(upkeep.run_upkeep(other._context))
-    )
-    first = open_on(meddling, clock=stream._log.clock)
-    assert upkeep.run_upkeep(first._context) is None
-    assert done[0] is not None
-    rows = stream.history().read_all().to_pylist()
-    assert [row["operation"] for row in rows].count("upkeep") == 1
-    stream.refresh().verify().check()
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -419,16 +207,3 @@ def test_info_says_what_holds_storage_and_until_when() -> None:
     assert info["upkeep_time"] is not None
     stream.settings.update(upkeep=None)
     assert stream.info()["upkeep"] == "off"
-
-
-def test_what_is_no_policy_is_refused_at_once(tmp_path: Path) -> None:
-    """A stream is not created with it, and an open one does not get it."""
-    stream = segstore.create(tmp_path / "s", SCHEMA)
-    for refuse in (
-        lambda: segstore.create(tmp_path / "t", SCHEMA, upkeep="1d"),
-        lambda: stream.settings.update(upkeep="1d"),
-    ):
-        with pytest.raises(InvalidInputError, match="not an upkeep policy"):
-            refuse()
-    assert not segstore.exists(tmp_path / "t")
-    assert stream.settings.upkeep == DEFAULT_POLICY

@@ -76,13 +76,6 @@ def test_round_expires_values_once_its_process_has_nothing_else_to_do(folder: Pa
     assert stream.read().read_all()["s"].to_pylist() == [None] * COMMITS + ["s0"]
 
 
-@pytest.mark.slow
-def test_round_that_can_not_connect_any_more_is_silent(folder: Path) -> None:
-    """At a process's end no thread can be started; that is no bug, and no news either."""
-    assert run(folder, "connects") == ""
-    assert opened(folder)._log.root.operation == "upkeep"
-
-
 @pytest.mark.background_upkeep
 def test_round_that_can_not_begin_any_more_is_silent(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -14,21 +14,6 @@ def batches(follow):
     return [batch.num_rows for batch in follow]
 
 
-def test_few_events_wait_until_there_are_enough_or_the_first_is_old():
-    stream, storage = make_stream(1)
-    waiting = Waiting(stream._context, 25, 7200)
-    root = stream._log.root
-    assert waiting.holds(root, 0, 10)
-    assert not waiting.holds(root, 10, 10)  # nothing waits
-    wait(storage, HOUR)
-    stream.append(numbers(10, 20))
-    assert waiting.holds(stream._log.root, 0, 20)
-    assert not waiting.holds(stream._log.root, 0, 25)
-    wait(storage, HOUR)
-    assert not waiting.holds(stream._log.root, 0, 20)
-    assert waiting.holds(stream._log.root, 10, 20)  # those of an hour ago still may
-
-
 def test_delay_counts_from_the_commit_for_a_reader_that_starts_later():
     """What was waited before a restart counts, whoever waited."""
     stream, storage = make_stream(1)

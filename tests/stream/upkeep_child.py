@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,13 +46,6 @@ def wait_for_the_end() -> None:
     threading.main_thread().join()
 
 
-def connect() -> None:
-    """Do at the process's end what filesystems do to connect."""
-    wait_for_the_end()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(time.time).result()
-
-
 def boot_s() -> float:
     """Return a time of which six seconds pass once the process has nothing else to do."""
     return time.monotonic() + 6 * (not threading.main_thread().is_alive())
@@ -62,7 +54,6 @@ def boot_s() -> float:
 WAYS = {
     "nothing": ("delete log/", lambda _: None),
     "ends": ("delete log/", lambda _: wait_for_the_end()),
-    "connects": ("delete log/", lambda _: connect()),
     "expires": ("info log/", lambda _: wait_for_the_end()),
     "removed": ("create log/", shutil.rmtree),
 }
