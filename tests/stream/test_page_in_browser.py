@@ -49,7 +49,7 @@ def overlaps(texts):
     ]
 
 
-@pytest.mark.parametrize("width", [320, 400, 719, 721, 1200])
+@pytest.mark.parametrize("width", [320, 719, 721, 1200])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_all_is_legible_at_any_width(page, path, width, dark):
     page.open(path, width=width, dark=dark)
@@ -91,18 +91,3 @@ def test_bars_are_as_large_as_their_segments(page, path, shown):
     whole = {row["start"]: row["rows"] for row in rows[1:]}
     across = {start: sizes[start][0] / whole[start] for start in whole if whole[start] > 3}
     assert max(across.values()) == pytest.approx(min(across.values()), rel=0.02)
-
-
-def test_the_page_reads_as_text(page, path, shown):
-    page.open(path)
-    text = page.evaluate("document.body.innerText")
-    for part in (shown.url, f"{shown.tail - shown.head}", "What holds storage", "Columns", "int64"):
-        assert part in text
-    assert page.evaluate("document.title").startswith(shown.url)
-    assert f"{shown.tail - 40} events behind" in text
-
-
-def test_a_picture_of_it_is_not_blank(page, path, tmp_path):
-    page.open(path)
-    page.screenshot(tmp_path / "page.png")
-    assert (tmp_path / "page.png").stat().st_size > 20_000

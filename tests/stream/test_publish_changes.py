@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import deltalake
-import polars as pl
 import pyarrow as pa
 import pytest
 from faults import Crash
@@ -45,19 +44,6 @@ def by_pyiceberg(folder: Path, place: int) -> tuple[int, list[int]]:
     return newest_of(table), scan.to_arrow()["n"].to_pylist()
 
 
-def by_polars(folder: Path, place: int) -> tuple[int, list[int]]:
-    """Look with Polars' incremental append scan."""
-    table = StaticTable.from_metadata(str(folder))
-    if newest_of(table) == place:
-        return place, []
-    scan = pl.scan_iceberg(
-        str(folder),
-        from_snapshot_id_exclusive=place if place >= 0 else None,
-        to_snapshot_id_inclusive=newest_of(table),
-    )
-    return newest_of(table), scan.collect()["n"].to_list()
-
-
 def newest_of(table: StaticTable) -> int:
     """Return the id of a table's current snapshot."""
     snapshot = table.current_snapshot()
@@ -76,13 +62,12 @@ def by_delta_rs(folder: Path, place: int) -> tuple[int, list[int]]:
     return table.version(), [row["n"] for row in rows if row["_change_type"] == "insert"]
 
 
-LOOKS = {by_pyiceberg: ICEBERG, by_polars: ICEBERG, by_delta_rs: DELTA}
+LOOKS = {by_pyiceberg: ICEBERG, by_delta_rs: DELTA}
 
 
 @pytest.fixture
-def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stream:
+def stream(tmp_path: Path) -> Stream:
     """Return a stream without events and without upkeep."""
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     return segstore.create(tmp_path / "stream", SCHEMA, upkeep=None)
 
 

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from publish_kit import HOT, SCHEMA, SETTLED, TABLES, Table, events
+from publish_kit import DELTA, HOT, ICEBERG, SCHEMA, SETTLED, TABLES, Table, events
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError, NotFoundError
@@ -170,16 +170,6 @@ def test_publishing_twice_changes_nothing(stream: Stream, table: Table) -> None:
     first, made = table.publish(stream), table.objects(stream._log.storage)
     assert table.publish(stream) == first == stream.published.get(table.kind)
     assert table.objects(stream._log.storage) == made
-
-
-def test_settled_table_has_all_events(stream: Stream) -> None:
-    """Lone segments of Arrow, and events in the commit file, get files of the table's own."""
-    stream.append(events(0, 30), layout=SETTLED)
-    stream.append(events(30, 33))
-    assert stream.publish("delta").lag == 3
-    assert stream.publish("delta", settle=True).lag == 0
-    assert query(stream, "select count(*) as c, sum(n) as s from t") == [{"c": 33, "s": 528}]
-    assert stream.read().read_all().num_rows == 33
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
@@ -369,17 +359,6 @@ def test_clone_is_published_once_it_is_materialized(stream: Stream, tmp_path: Pa
     check(clone)
 
 
-def test_redacted_values_leave_the_table(stream: Stream) -> None:
-    """Readers of changes see that rows changed, at the offsets that they had."""
-    stream.append(events(0, 20), layout=SETTLED)
-    stream.truncate(3)
-    check(stream)
-    stream.redact([["n", "==", 5]], columns=["word"], redact_id="r")
-    check(stream)
-    assert changes_of(stream) == [("add", True), ("remove", True)]
-    assert query(stream, "select word from t where n = 5") == [{"word": None}]
-
-
 def _names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -439,25 +418,26 @@ def test_a_file_that_was_dropped_just_now_stays_for_its_readers(stream: Stream) 
     assert ask(reader, "select count(*) as c, min(n) as first from t") == [{"c": 6, "first": 4}]
 
 
-def test_publishing_reads_what_changed_and_no_more(stream: Stream) -> None:
-    """Neither the table's log nor parts that both versions have are read."""
+@pytest.mark.parametrize(
+    ("table", "unknown", "known"), [(DELTA, 8, 3), (ICEBERG, 12, 6)], ids=["delta", "iceberg"]
+)
+def test_publishing_reads_what_changed_and_no_more(
+    table: Table, unknown: int, known: int, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the table's log or manifests nor parts that both versions have are read."""
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
     layout = replace(SETTLED, segment_rows=1, frame_rows=1)
-    stream.append(events(0, 70), layout=layout)
-    for _ in range(2):
-        stream.append(events(70, 140), layout=layout)
-        stream.publish("delta")
+    for start in range(0, 20, 5):
+        stream.append(events(start, start + 5), layout=layout)
+        table.publish(stream)
     assert len(stream._log.root.parts) > 1
-    stream.append(events(140, 141), layout=layout)
     fresh = segstore.open(stream.url)
-    fresh._log.storage.stats.reset()
-    assert fresh.publish("delta").lag == 0
-    assert fresh._log.storage.stats.total <= 8
-    assert len(changes_of(stream)) == 1
-    fresh.append(events(141, 142), layout=layout)
-    fresh._log.storage.stats.reset()
-    assert fresh.publish("delta").lag == 0
-    assert fresh._log.storage.stats.total <= 3  # it knows the table
-    check(stream)
+    for start, most in ((20, unknown), (21, known)):  # then it knows the table
+        fresh.append(events(start, start + 1), layout=layout)
+        fresh._log.storage.stats.reset()
+        assert table.publish(fresh).lag == 0
+        assert fresh._log.storage.stats.total <= most
+    assert table.shown(stream._log.storage)[1] == events(0, 22).to_pylist()
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

@@ -15,6 +15,7 @@ import pytest
 from fixtures_s3 import S3Server
 from fixtures_servers import FETCHES
 from iceberg_rest import rest_catalog
+from publish_kit import SCHEMA, SETTLED, events
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -26,18 +27,9 @@ from segstore_ds.publish import delta
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.storage import Storage
 from segstore_ds.stream.stream import Stream
-from segstore_ds.write.layout import Layout
 
-SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
-SETTLED = Layout(inline_bytes=0, segment_format="parquet")
 DUCKDB = "1.5.5"  # the newest that its extensions are packaged for
 Ask = Callable[..., list[list[Any]]]
-
-
-def events(start: int, end: int) -> pa.Table:
-    """Return the events start to end."""
-    words = [["", "ada", "größe", None][n % 4] for n in range(start, end)]
-    return pa.table({"n": list(range(start, end)), "word": words}, SCHEMA)
 
 
 def rows_of(stream: Stream) -> list[list[Any]]:
@@ -98,19 +90,6 @@ def duckdb() -> Iterator[Ask]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_duckdb_reads_both_tables(duckdb: Ask, tmp_path: Path) -> None:
-    """After every operation, by each of its extensions."""
-    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
-    for _ in change(stream):
-        stream.publish("delta")
-        stream.publish("iceberg")
-        for kind in ("delta", "iceberg"):
-            text = f"select * from {kind}_scan(?) order by n"  # noqa: S608 - of ours
-            assert duckdb(text, str(tmp_path / "s")) == rows_of(stream), kind
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_duckdb_reads_renamed_columns_of_both_tables(duckdb: Ask, tmp_path: Path) -> None:
     """By mapped names and by ids, in files from before and after; an old name is a new column."""
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
@@ -124,33 +103,6 @@ def test_duckdb_reads_renamed_columns_of_both_tables(duckdb: Ask, tmp_path: Path
         assert duckdb(text, str(tmp_path / "s")) == rows_of(stream), kind
         text = f"select n from {kind}_scan(?) where text = 'x' or word = 5"  # noqa: S608 - of ours
         assert sorted(duckdb(text, str(tmp_path / "s"))) == [[20], [21]], kind
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_insert_that_duckdb_refuses_leaves_its_file_alone(duckdb: Ask, tmp_path: Path) -> None:
-    """Nothing of the stream changes; `drop` names the file."""
-    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
-    stream.append(events(0, 20), layout=SETTLED)
-    stream.publish("delta")
-    before = files_in(tmp_path / "s")
-    duckdb(f"attach '{tmp_path}/s' as t (type delta)")
-    with pytest.raises(AssertionError, match="segstore"):  # the name of the writer feature
-        duckdb("insert into t values (1, 'x')")
-    duckdb("detach t")
-    after = files_in(tmp_path / "s")
-    (left,) = after.keys() - before.keys()
-    assert before.items() <= after.items()
-    assert left.startswith("duckdb-")
-    stream.maintain()
-    stream.verify().check()
-    assert segstore.drop(stream.url, confirm=stream.url).kept == (left,)
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    """Return the files of a folder by their paths in it."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 @pytest.fixture

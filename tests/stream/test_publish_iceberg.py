@@ -1,9 +1,7 @@
 """A stream as an Iceberg table: equal rows through pyiceberg after every operation."""
 
 import json
-import os
 import shutil
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from pyiceberg.table import StaticTable
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.publish import iceberg, manifests
 from segstore_ds.publish.life import clean_tables
 from segstore_ds.stream.stream import Stream
 
@@ -186,20 +183,6 @@ def test_moved_stream_is_published_again(stream: Stream, tmp_path: Path) -> None
     check(moved, "append")
 
 
-def test_other_program_that_committed_is_an_error(stream: Stream) -> None:
-    """Another program's snapshot is never taken for the stream's."""
-    stream.append(events(0, 20), layout=SETTLED)
-    stream.publish("iceberg")
-    metadata = metadata_of(stream)
-    del metadata["snapshots"][0]["summary"]["segstore"]
-    (folder_of(stream) / "metadata" / "v2.metadata.json").write_text(json.dumps(metadata))
-    stream.append(events(20, 40), layout=SETTLED)
-    with pytest.raises(CorruptionError, match="another program"):
-        stream.publish("iceberg")
-    stream.published.remove("iceberg")
-    check(stream)
-
-
 def test_another_iceberg_table_in_the_folder_is_refused_and_kept(
     stream: Stream, tmp_path: Path
 ) -> None:
@@ -246,66 +229,6 @@ def test_lost_hint_is_found_again(stream: Stream) -> None:
     assert hint.read_text() == "4"
 
 
-def test_lost_metadata_is_made_again(stream: Stream) -> None:
-    """A catalog whose registration fails may delete the metadata that it was told of."""
-    for start in (0, 20):
-        stream.append(events(start, start + 20), layout=SETTLED)
-        stream.publish("iceberg")
-    newest = folder_of(stream) / "metadata" / "v2.metadata.json"
-    newest.unlink()
-    assert segstore.open(stream.url).publish("iceberg").table_version == 2
-    check(stream)
-    newest.unlink()
-    stream.append(events(40, 60), layout=SETTLED)
-    check(stream, "append")
-
-
-def test_small_manifests_are_merged(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of many appends stays short, and each file keeps the snapshot that added it."""
-    monkeypatch.setattr(manifests, "_MERGED", 4)
-    monkeypatch.setattr(manifests, "_SMALL", 8)
-    monkeypatch.setattr(iceberg, "_MANIFEST_FILES", 9)
-    for start in range(20):
-        stream.append(events(start, start + 1), layout=SETTLED)
-        stream.publish("iceberg")
-    table = table_of(stream)
-    listed = table.current_snapshot().manifests(table.io)
-    assert [m.existing_files_count + m.added_files_count for m in listed] == [9, 9, 1, 1]
-    check(stream, "append")
-    assert len({entry.snapshot_id for entry in iceberg_entries(stream._log.storage)}) == 20
-
-
-def test_publishing_iceberg_reads_what_changed(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither manifests nor parts that both versions have are read."""
-    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
-    layout = replace(SETTLED, segment_rows=1, frame_rows=1)
-    for start in range(0, 20, 5):
-        stream.append(events(start, start + 5), layout=layout)
-        stream.publish("iceberg")
-    assert len(stream._log.root.parts) > 1
-    stream.append(events(20, 21), layout=layout)
-    fresh = segstore.open(stream.url)
-    fresh._log.storage.stats.reset()
-    assert fresh.publish("iceberg").lag == 0
-    assert fresh._log.storage.stats.total <= 12
-    assert len(iceberg_entries(stream._log.storage)) == 21
-    fresh.append(events(21, 22), layout=layout)
-    fresh._log.storage.stats.reset()
-    assert fresh.publish("iceberg").lag == 0
-    assert fresh._log.storage.stats.total <= 6  # it knows the table
-    assert len(iceberg_entries(stream._log.storage)) == 22
-
-
-def test_asking_for_tables_costs_little_without_any(stream: Stream) -> None:
-    """Figures of a stream ask for its newest version once, and once for each format's table."""
-    stream.append(events(0, 20), layout=SETTLED)
-    stream._log.storage.stats.reset()
-    assert stream.published.get("iceberg") is None
-    assert stream._log.storage.stats.total <= 3
-
-
 def test_files_of_named_snapshots_stay(stream: Stream) -> None:
     """However long nobody publishes: a file of the table's own that an older snapshot lists."""
     stream.append(events(0, 10), layout=SETTLED)
@@ -320,40 +243,3 @@ def test_files_of_named_snapshots_stay(stream: Stream) -> None:
     table = table_of(stream)
     first = table.history()[0].snapshot_id
     assert table.scan(snapshot_id=first).to_arrow()["n"].to_pylist() == list(range(1, 10))
-
-
-@pytest.mark.slow
-def test_unused_metadata_goes_after_the_grace(stream: Stream) -> None:
-    """What was superseded or unused for long; readers of what was dropped just now keep it."""
-
-    def publish_ten(start: int) -> None:
-        for number in range(start, start + 10):
-            stream.append(events(number * 10, number * 10 + 10), layout=SETTLED)
-            stream.truncate(number * 10 + 1)
-            stream.publish("iceberg")
-
-    def files() -> list[Path]:
-        return [path for path in (*metadata.iterdir(), *own.iterdir()) if path.is_file()]
-
-    def age() -> None:
-        for path in files():
-            os.utime(path, (1, 1))
-
-    metadata, own = folder_of(stream) / "metadata", folder_of(stream) / "iceberg"
-    publish_ten(0)
-    count = len(files())
-    age()
-    publish_ten(10)
-    left = {path.name for path in metadata.glob("v*.metadata.json")}
-    wanted = {f"v{number}.metadata.json" for number in range(10, 21)}
-    assert left == wanted  # v10 was superseded by v11, just now
-    assert len([*own.glob("*.parquet")]) == 20  # marked when they were seen to be unused
-    marks = own / "_unused.json"
-    marks.write_text(json.dumps(dict.fromkeys(json.loads(marks.read_text()), 1)))
-    age()
-    publish_ten(20)
-    named = [*metadata.glob("m-*.avro"), *own.glob("*.parquet")]
-    assert len(named) == 40  # v20 named ten snapshots; what only they list is unused just now
-    assert len(files()) - len(named) < count - 20 + 8
-    check(stream)
-    assert len([*metadata.glob("v*.metadata.json")]) == 11
