@@ -51,19 +51,18 @@ ROWS = pa.record_batch(
 )
 
 
-@pytest.mark.parametrize("form", ["batch", "table", "reader"])
-def test_intervals_are_stored_as_numbers_of_months(tmp_path: Path, form: str) -> None:
+def test_intervals_are_stored_as_numbers_of_months(tmp_path: Path) -> None:
     given = with_months(ROWS, "m")
     with pytest.raises(KeyError):
         given.column("m")  # which is why nobody can read them as what they are
     stream = segstore.create(tmp_path / "s", given.schema)
     table = pa.Table.from_batches([given, given])
-    data = {"batch": given, "table": table, "reader": table.to_reader()}[form]
-    stream.append(data)
+    for data in (given, table, table.to_reader()):
+        stream.append(data)
     assert stream.schema.field("m").type == pa.int32()
-    months = [14, None, -1] * (1 if form == "batch" else 2)
-    assert stream.read().read_all()["m"].to_pylist() == months
-    assert [row["n"] for row in stream.read(filters="m > 12").read_all().to_pylist()][:1] == [1]
+    assert stream.read().read_all()["m"].to_pylist() == [14, None, -1] * 5
+    found = stream.read(filters="m > 12").read_all()
+    assert found["n"].to_pylist() == [1] * 5
     stream.verify().check()
 
 

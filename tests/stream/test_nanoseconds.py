@@ -1,7 +1,6 @@
 """Times in nanoseconds: from Arrow, Polars and single events to every reader, exactly."""
 
 import datetime as dt
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from pyiceberg.table import StaticTable
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError, UnsupportedVersionError
 from segstore_ds.format import root as roots
-from segstore_ds.format.bounds import Bounds
 from segstore_ds.format.schema.column_names import column_id
 from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.stream.stream import Stream
@@ -192,34 +190,19 @@ def test_filters_tell_neighbouring_nanoseconds_apart(tmp_path: Path, form: str) 
     assert len(stream.scan(filters=[["ts", "==", literal]]).tasks()) < 5
 
 
-def test_bounds_are_nanoseconds(tmp_path: Path) -> None:
-    """A segment, a frame and a part are skipped by bounds that are a nanosecond away."""
-    stream = create(tmp_path, ("ts", UTC), time_column="ts")
-    stream.append(moments([NOON, NOON + 5]).select(["ts"]), layout=LAYOUTS["arrow"])
-    (entry,) = stream._log.root.entries
-    assert json.loads(entry.stats) == {"timestamp_ns:ts": [NOON, NOON + 5, 0]}
-    for op, number, kept in (">", 5, False), (">", 4, True), ("<", 0, False), ("<=", 0, True):
-        filters = parse_filters([["ts", op, pa.scalar(NOON + number, UTC)]], stream.schema)
-        bounds = {"ts": Bounds(NOON, NOON + 5, 0)}
-        assert filters.may_match(bounds, 2) == kept, (op, number)
-
-
 @pytest.mark.parametrize(
     ("kind", "literal", "number"),
     [
         (NTZ, NOON_TEXT, NOON),
-        (NTZ, "2026-01-01T00:00:00.0000001", NOON + 99),
         (NTZ, np.datetime64(NOON, "ns"), NOON),
-        (NTZ, np.datetime64("2026-01-01"), NOON - 1),
         (NTZ, dt.datetime(2026, 1, 1), NOON - 1),  # noqa: DTZ001
         (NTZ, "1677-09-21T00:12:43.145224192", LEAST),
         (NTZ, "2262-04-11T23:47:16.854775807", MOST),
         (SPAN, np.timedelta64(1, "ns"), 1),
-        (SPAN, np.timedelta64(2, "h"), 7_200_000_000_000),
         (SPAN, pd.Timedelta(1501, "ns"), 1501),
         (SPAN, dt.timedelta(microseconds=-1), -1000),
-        (SPAN, pa.scalar(-1, SPAN), -1),
         (SPAN, 2, 2000),
+        (SPAN, 1.501, 1501),
         (SPAN, "0.001", None),
     ],
 )
@@ -234,15 +217,6 @@ def test_literals_of_every_library(kind: pa.DataType, literal: Any, number: int 
     assert condition.literal == number
 
 
-def test_numbers_of_microseconds_have_three_decimals() -> None:
-    """In a text, where JSON has no type for durations."""
-    schema = pa.schema([("c", SPAN)])
-    (condition,) = parse_filters('[["c", ">", 1.501]]', schema).conditions
-    assert condition.literal == 1501
-    with pytest.raises(InvalidInputError):
-        parse_filters('[["c", ">", 1.5012]]', schema)
-
-
 @pytest.mark.parametrize(
     ("kind", "literal"),
     [
@@ -251,18 +225,15 @@ def test_numbers_of_microseconds_have_three_decimals() -> None:
         (NTZ, "2263-01-01"),
         (NTZ, "1677-09-21T00:12:43.145224191"),
         (NTZ, dt.datetime(1, 1, 1)),  # noqa: DTZ001
-        (NTZ, np.datetime64("NaT")),
         (NTZ, np.datetime64(1 << 62, "h")),
         (NTZ, pd.NaT),
         (NTZ, NOON),
         (NTZ, pa.scalar(NOON, UTC)),
-        (NTZ, pa.scalar(1, SPAN)),
         (UTC, np.datetime64(NOON, "ns")),
-        (UTC, NOON_TEXT),
+        (SPAN, 1.5012),
         (SPAN, np.timedelta64(1, "M")),
         (SPAN, dt.timedelta.max),
         (SPAN, 1 << 62),
-        (pa.timestamp("us"), NOON_TEXT),
         (pa.timestamp("us"), np.datetime64(NOON, "ns")),
         (pa.duration("us"), pd.Timedelta(1, "ns")),
     ],
@@ -288,22 +259,8 @@ def test_events_are_found_by_their_time(tmp_path: Path) -> None:
     assert stream.retain(max_event_age="1s", dry_run=True).head in (0, 3)
 
 
-def test_values_expire_by_times_in_nanoseconds(tmp_path: Path) -> None:
-    """By a rule of age."""
-    stream = create(tmp_path, ("ts", UTC), ("email", pa.string()), time_column="ts")
-    now = int(dt.datetime.now(dt.UTC).timestamp()) * 10**9 + 1
-    schema = stream.schema
-    rows = pa.table([pa.array([NOON - 10**18, now], UTC), ["old", "new"]], schema)
-    stream.append(rows)
-    stream.settings.update(expiry={"email": "30d"})
-    stream.maintain()
-    assert stream.read().read_all()["email"].to_pylist() == [None, "new"]
-    assert numbers_of(stream) == [NOON - 10**18, now]
-
-
 EVENTS = [
     (NTZ, np.datetime64(NOON, "ns"), NOON),
-    (NTZ, np.datetime64("2026-01-01"), NOON - 1),
     (NTZ, pd.Timestamp(NOON_TEXT), NOON),
     (NTZ, dt.datetime(2026, 1, 1), NOON - 1),  # noqa: DTZ001
     (UTC, pa.scalar(NOON, UTC), NOON),
@@ -333,7 +290,7 @@ def test_single_events_hold_nanoseconds(tmp_path: Path) -> None:
         0: NOON,
         4: np.datetime64(NOON, "ns"),
         8: 5,
-        3: dt.datetime(9999, 1, 1),  # noqa: DTZ001
+        2: dt.datetime(9999, 1, 1),  # noqa: DTZ001
         1: "2026",
     }.items():
         with pytest.raises(SchemaMismatchError, match="does not fit"):

@@ -11,10 +11,7 @@ from faults import FaultStorage
 
 import segstore_ds as segstore
 from segstore_ds.compact.run import run_due_merge
-from segstore_ds.errors import CorruptionError
 from segstore_ds.format.root import Root
-from segstore_ds.read.filters.given import parse_filters
-from segstore_ds.read.prune import part_test
 from segstore_ds.status.table import stats_of
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -109,40 +106,6 @@ def test_whole_numbers_that_became_doubles_are_pruned_as_before() -> None:
     assert stream.verify().ok
 
 
-def test_part_without_times_is_in_no_interval() -> None:
-    stream = make(0)
-    for values in [[None], [None, None], [3]] * 4:
-        append(stream, values)  # type: ignore[arg-type]
-    assert bounds(stream) == [(3, 3)] * 3
-    for _ in range(4):
-        append(stream, [None])
-    assert bounds(stream)[-1] == (None, None)
-    assert fetched(stream, lambda s: s.scan(event_time=(None, None)).count()) == (4, 3)
-    assert fetched(stream, lambda s: s.scan(event_time=(4, None)).count()) == (0, 0)
-    assert stream.verify().ok
-
-
-def test_unknown_times_are_read() -> None:
-    stream = make(0, column="x")
-    for n in range(4):
-        append(stream, [n])
-    nan = pa.table([[1, 2], [float("nan"), 2.0]], schema=SCHEMA)
-    for _ in range(4):
-        stream.append(nan, layout=LAYOUT)
-    assert bounds(stream) == [(-0.0, 3.0), None]
-    assert fetched(stream, lambda s: s.scan(event_time=(2, 2.5)).count()) == (5, 2)
-    assert fetched(stream, lambda s: s.scan(event_time=(3.5, 4)).count()) == (0, 1)
-    assert stream.verify().ok
-
-
-def test_infinite_times_are_kept() -> None:
-    stream = make(0, column="x")
-    for n in (1.0, float("inf"), float("-inf"), 2.0):
-        stream.append(pa.table([[1], [n]], schema=SCHEMA), layout=LAYOUT)
-    assert bounds(stream) == [(float("-inf"), float("inf"))]
-    assert bounds(open_on(stream._log.storage)) == bounds(stream)
-
-
 def test_column_that_is_chosen_later_is_looked_at_once() -> None:
     stream = make(column="x")
     stream.settings.update(time_column=None)
@@ -199,41 +162,6 @@ def test_lists_of_parts_have_times_of_all(monkeypatch: pytest.MonkeyPatch) -> No
     assert fetched(stream, lambda s: s.scan(event_time=(41, 42)).count()) == (1, 2)
     assert fetched(stream, lambda s: s.position("eventtime:92").offset) == (20, 2)
     assert open_on(stream._log.storage).verify().ok
-
-
-def test_bounds_of_another_column_or_kind_rule_nothing_out() -> None:
-    stream = make()
-    first = stream._log.root.parts[0]
-    for stats in (
-        '{"float:n":[500.0,600.0,0]}',
-        '{"date:n":[500,600,0]}',
-        '{"int:other":[500,600,0]}',
-        "{}",
-        None,
-    ):
-        told = replace(first, stats=stats)
-        assert part_test(parse_filters([["n", "==", 1]], SCHEMA), SCHEMA)(told)
-    assert not part_test(parse_filters([["n", "==", 500]], SCHEMA), SCHEMA)(first)
-
-
-@pytest.mark.parametrize("wrong", ["7", "[]", '{"int:n":[1]}', "{"])
-def test_bounds_that_are_none_are_refused(wrong: str) -> None:
-    told = replace(make(4)._log.root.parts[0], stats=wrong)
-    with pytest.raises(CorruptionError):
-        part_test(parse_filters([["n", "==", 1]], SCHEMA), SCHEMA)(told)
-
-
-def test_list_whose_bounds_contradict_its_parts_is_damaged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
-    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.listed", 2)
-    stream = make(25)
-    first = stream._log.root.lists[0]
-    levels = stream._context.status.table
-    assert levels.members(replace(first, stats=None)) == levels.members(first)
-    with pytest.raises(CorruptionError, match="contradicts"):
-        levels.members(replace(first, stats='{"int:n":[0,1,0]}'))
 
 
 def test_times_that_are_not_the_events_are_reported() -> None:

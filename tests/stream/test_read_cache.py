@@ -1,11 +1,7 @@
 """The read cache through `Stream`: a second read sends no data request, and is never stale."""
 
-import gc
-import os
 import pickle
-import tracemalloc
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -14,10 +10,9 @@ from stream_kit import snapshot
 from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.errors import CorruptionError
 from segstore_ds.read import segments
 from segstore_ds.read.scan import run_task
-from segstore_ds.read.segments import PROCESS_CACHE
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -129,17 +124,6 @@ def test_poll_fetches_only_what_is_new(storage, form):
     assert all(new in call for call in calls)
 
 
-def test_appender_reads_its_events_from_memory_again(storage):
-    stream = create_on(storage, SCHEMA, upkeep=None)
-    with stream.appender(layout=Layout(inline_bytes=0)) as appender:
-        appender.append(events(0, 50))
-        appender.flush()
-        assert appender.read(0).read_all() == events(0, 50)
-        data_calls(storage)
-        assert appender.read(0).read_all() == events(0, 50)
-        assert data_calls(storage) == []
-
-
 def test_zero_bytes_switch_the_cache_off(storage, form):
     stream = fill(storage, form)
     for _ in range(2):
@@ -152,50 +136,6 @@ def test_zero_bytes_switch_the_cache_off(storage, form):
     assert data_calls(storage)  # what others keep is not used either
     with pytest.raises(segstore.SegstoreError, match="read_cache_bytes"):
         stream.read(read_cache_bytes=-1)
-
-
-def test_cache_stays_within_its_bytes(storage, form):
-    """Buffers own their memory: a slice of a larger fetch would hold all of it."""
-    stream = fill(storage, form, segments_=4)
-    for _ in range(3):
-        assert stream.read(read_cache_bytes=20_000).read_all() == events(0, 400)
-        assert 0 < segstore.read_cache_counters().held_bytes <= 20_000
-    assert segstore.read_cache_counters().evicted > 0
-
-
-def test_cached_frames_hold_no_memory_of_others(storage, form, monkeypatch):
-    """Beside a small bound, a frame is a copy: a slice would hold all that was fetched."""
-    monkeypatch.setattr(segments, "MOST_COLUMNS", 1)  # nothing is fetched whole
-    stream = create_on(storage, SCHEMA, upkeep=None)
-    layout = Layout(frame_rows=4_000, segment_format=form, inline_bytes=0, compression="none")
-    stream.append(events(0, 180_000), layout=layout)
-    assert stream._log.root.entries[0].bytes > 1 << 20
-    stream.read(read_cache_bytes=0).read_all()
-    tracemalloc.start()
-    try:
-        stream.read(read_cache_bytes=200_000).read_all()
-        gc.collect()
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert segstore.read_cache_counters().held_bytes > 100_000
-    assert held < 700_000
-
-
-def test_threads_read_once(storage, form):
-    """Single flight: many readers of one range cost the requests of one."""
-    stream = fill(storage, form)
-    data_calls(storage)
-    stream.read(read_cache_bytes=0).read_all()
-    alone = sorted(data_calls(storage))
-    handles = [open_on(storage) for _ in range(6)]
-    data_calls(storage)
-    with ThreadPoolExecutor(6) as pool:
-        for done in [
-            pool.submit(lambda handle=handle: handle.read().read_all()) for handle in handles
-        ]:
-            assert done.result(60) == events(0, 300)
-    assert sorted(data_calls(storage)) == alone
 
 
 class Users(WrappedStorage):
@@ -280,17 +220,6 @@ def test_damage_is_never_cached(storage, form):
     assert stream.read().read_all() == events(0, 300)
 
 
-def test_missing_object_is_not_remembered(storage, form):
-    stream = fill(storage, form)
-    name = f"segments/{stream._log.root.entries[0].path}"
-    sound = storage.get(name)
-    storage.delete(name)
-    with pytest.raises(FormatError):
-        stream.read().read_all()
-    storage.put(name, sound)
-    assert stream.read().read_all() == events(0, 300)
-
-
 def test_stream_created_again_gives_its_own_events(tmp_path, form):
     """Drop and create at one location: another stream, whatever its objects are called."""
     url, layout = tmp_path / "s", Layout(segment_format=form, inline_bytes=0)
@@ -302,24 +231,6 @@ def test_stream_created_again_gives_its_own_events(tmp_path, form):
         segstore.drop(url, confirm=f"file://{url}")
 
 
-def test_key_holds_the_checksum_of_the_footer(storage, form):
-    """Should one name stand for other bytes after all, they are not confused."""
-    first = fill(storage, form)
-    entry = first._log.root.entries[0]
-    assert first.read().read_all() == events(0, 300)
-    other = Users(open_storage(f"memory://{uuid.uuid4().hex}"), storage.rights())
-    second = create_on(other, SCHEMA, upkeep=None)
-    layout = Layout(frame_rows=10, segment_format=form, inline_bytes=0)
-    second.append(events(700, 800), layout=layout)
-    (theirs,) = second._log.root.entries
-    data = other.get(f"segments/{theirs.path}")
-    keys = {(scope, path, crc) for (scope, path, crc), _ in PROCESS_CACHE._pieces}
-    assert {path for _, path, _ in keys} == {entry.path for entry in first._log.root.entries}
-    assert {crc for _, path, crc in keys if path == entry.path} == {entry.footer_crc}
-    assert data
-    assert theirs.footer_crc != entry.footer_crc
-
-
 def test_compaction_and_copies_leave_the_cache_alone(storage, form):
     """What is read once would only displace what is read again."""
     stream = fill(storage, form)
@@ -327,15 +238,3 @@ def test_compaction_and_copies_leave_the_cache_alone(storage, form):
     stream.copy_to(f"memory://{uuid.uuid4().hex}", copy_id="c", mode="events")
     counters = segstore.read_cache_counters()
     assert (counters.hits, counters.misses) == (0, 0)
-
-
-def test_read_after_salvage_is_of_the_new_stream(tmp_path, form):
-    """Salvage leaves damaged frames out, and keeps no name of theirs for other bytes."""
-    url = tmp_path / "s"
-    stream = fill(open_storage(url), form)
-    assert stream.read().read_all() == events(0, 300)
-    damage(stream, frame=3)
-    segstore.salvage(url, tmp_path / "new", skip_damaged=True)
-    found = segstore.open(tmp_path / "new").read(columns=["n"]).read_all()["n"].to_pylist()
-    assert found == [*range(30), *range(40, 300)]
-    assert os.fspath(url) in stream._log.storage.url

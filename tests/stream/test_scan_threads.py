@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable, Iterator
-from functools import partial
 from threading import Condition
 from typing import TypeVar
 
@@ -11,13 +10,11 @@ import pytest
 from stream_kit import snapshot
 from wrapped_storage import WrappedStorage
 
-from segstore_ds.errors import CorruptionError, MissingObjectError
-from segstore_ds.read import prefetch, scan, segments
-from segstore_ds.read.prefetch import map_ahead
+from segstore_ds.errors import CorruptionError
+from segstore_ds.read import scan, segments
 from segstore_ds.read.scan import run_tasks
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.storage.base import NEAR
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -59,12 +56,6 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(scan, "_SMALL_RAW_BYTES", 600)
 
 
-@pytest.fixture
-def near(stream: Stream) -> None:
-    """Take the storage for a local disk, whose answers come at once."""
-    stream._log.storage.profile = NEAR
-
-
 def take_for_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_SMALL_ROWS", 0)
     monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
@@ -79,70 +70,6 @@ def test_events_come_in_order(stream: Stream, threads: int, partition_rows: int)
     found = pa.Table.from_batches(batches(stream, threads, partition_rows=partition_rows))
     assert found["o"].to_pylist() == list(range(500))
     assert found.drop_columns("o") == table(0, 500)
-
-
-@pytest.mark.usefixtures("size")
-@pytest.mark.parametrize("threads", [1, 4])
-def test_events_before_an_error_are_delivered_first(stream: Stream, threads: int) -> None:
-    """Although it was met before those events were asked for."""
-    stream._log.storage.delete(f"segments/{stream._log.root.entries[2].path}")
-    seen: list[int] = []
-    with pytest.raises(MissingObjectError):
-        seen.extend(n for batch in batches(stream, threads) for n in batch["o"].to_pylist())
-    assert seen == list(range(200))
-
-
-def test_a_lone_small_segment_needs_no_thread(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To start one takes longer than to read a few events."""
-    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", None)
-    assert stream.read(105, 200).read_all() == table(105, 200)
-    with pytest.raises(TypeError):
-        stream.read(95, 105).read_all()
-
-
-@pytest.mark.usefixtures("near")
-def test_few_small_segments_need_no_thread_where_answers_take_no_time(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The threads would wait for each other more than they decode."""
-    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", None)
-    assert stream.read(95, 105).read_all() == table(95, 105)
-
-
-@pytest.mark.usefixtures("near")
-def test_the_next_segment_is_fetched_while_this_one_is_used(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One thread alone fetches nothing ahead."""
-    take_for_large(monkeypatch)
-    requests = []
-    for threads in (1, 2):
-        running = batches(stream, threads)
-        stream._log.storage.stats.reset()
-        for _ in range(8):  # of the first segment's ten frames
-            next(running)
-        requests.append(stream._log.storage.stats.requests["get_range"])
-        running.close()  # type: ignore[attr-defined]
-    assert requests == [1 + 8, 1 + 10 + 1 + 2]
-
-
-@pytest.mark.usefixtures("near")
-def test_large_frames_are_not_decoded_ahead(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What their buffers take counts, so that a few of 2 GiB do not take all memory."""
-    take_for_large(monkeypatch)
-    requests = []
-    for most_bytes in (1, 1 << 20):
-        monkeypatch.setattr(scan, "map_ahead", partial(map_ahead, most_bytes=most_bytes))
-        running = batches(stream, 2)
-        stream._log.storage.stats.reset()
-        next(running)
-        requests.append(stream._log.storage.stats.requests["get_range"])
-        running.close()  # type: ignore[attr-defined]
-    assert requests == [1 + 2, 1 + 3]
 
 
 @pytest.mark.parametrize("raw_bytes", [1, 600, 1 << 20])
@@ -221,13 +148,3 @@ def test_requests_to_an_object_store_are_under_way_together(
     storage = Waiting(stream._log.storage)
     assert open_on(storage).read(read_cache_bytes=0).read_all() == table(0, 500)
     assert min(storage.most.values()) >= 4
-
-
-def test_a_scan_of_generated_columns_alone_opens_no_segment(stream: Stream) -> None:
-    stats = stream._log.storage.stats
-    stats.reset()
-    assert stream.scan().count() == 500
-    counted = stats.total
-    stats.reset()
-    assert stream.read(columns=[], offset_column="o").read_all().num_rows == 500
-    assert stats.total == counted

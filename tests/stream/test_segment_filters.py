@@ -11,8 +11,6 @@ from faults import FaultStorage
 import segstore_ds as segstore
 from segstore_ds.compact import run
 from segstore_ds.compact.run import run_due_merge
-from segstore_ds.errors import CorruptionError
-from segstore_ds.format import names
 from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.storage import open_storage
@@ -121,17 +119,6 @@ def test_segments_without_a_look_are_opened(monkeypatch: Any) -> None:
     assert stream.refresh().version == version
 
 
-def test_other_processes_leave_the_look_to_maintenance(monkeypatch: Any) -> None:
-    monkeypatch.setattr(run, "MOST_LOOKED", 12)
-    stream = fill("arrow")
-    fresh = segstore.open(stream.url)
-    before = fresh._log.storage.stats.total
-    run_due_merge(fresh._context)
-    assert fresh._log.storage.stats.total == before
-    fresh.maintain()
-    assert None not in known(fresh)
-
-
 def test_merges_of_parts_keep_filters(monkeypatch: Any) -> None:
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 2)
     stream = fill("arrow")
@@ -143,32 +130,6 @@ def test_merges_of_parts_keep_filters(monkeypatch: Any) -> None:
     assert known(stream)[:SEGMENTS] == before
     assert None not in known(stream)
     assert len(look_up(stream, stream.url, WANTED)[0]) == 8
-
-
-def test_compaction_looks_at_its_outputs_alone(stream: Stream, monkeypatch: Any) -> None:
-    before, asked = known(stream), []
-    find = run.find_filters
-
-    def counted(storage: Any, entries: Any) -> Any:
-        asked.extend(entries)
-        return find(storage, entries)
-
-    monkeypatch.setattr(run, "find_filters", counted)
-    stream.compact(start=0, end=10 * ROWS, layout=layout())
-    run_due_merge(stream._context)
-    found = known(stream)
-    assert found[-10:] == before[-10:]
-    assert None not in found
-    assert len(asked) == len(found) - 10
-    assert len(look_up(stream, stream.url, WANTED)[0]) == 4
-    assert stream.verify().ok
-
-
-def test_truncation_keeps_filters(stream: Stream) -> None:
-    before = known(stream)
-    stream.truncate(12 * ROWS)
-    assert known(stream) == before[12:]
-    assert look_up(stream, stream.url, WANTED)[0] == [13 * ROWS + 3, 18 * ROWS + 3]
 
 
 def test_clone_and_follower_have_the_filters_and_the_key_columns(
@@ -183,41 +144,6 @@ def test_clone_and_follower_have_the_filters_and_the_key_columns(
         assert copied.verify().ok
         assert copied.settings.key_columns == ("user",)
         assert ranges < 15 or mode == "segments"
-
-
-def test_followers_have_the_filters(stream: Stream) -> None:
-    url = f"memory://{uuid.uuid4().hex}"
-    stream.followers.add(url)
-    stream.append(events(SEGMENTS), layout=layout())
-    for part in stream._log.root.parts:
-        assert open_storage(url).get(part.path) == stream._log.storage.get(part.path)
-    assert None not in known(stream)
-
-
-def test_restored_segments_are_looked_at_again(stream: Stream) -> None:
-    stream.overwrite(events(0, segments=1), layout=layout())
-    stream.restore(1)
-    run_due_merge(stream._context)
-    assert None not in known(stream)
-    assert look_up(stream, stream.url, WANTED)[0] == [n * ROWS + 3 for n in (3, 8, 13, 18)]
-
-
-def test_a_missing_segment_is_looked_at_once_it_is_back(monkeypatch: Any) -> None:
-    """No filter is recorded of what was not there; nor does asking in vain make commits."""
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "MOST_LOOKED", 3)
-        stream = fill("arrow")
-    lost = stream.segments().read_all()["path"][5].as_py()
-    data = stream._log.storage.get(lost)
-    stream._log.storage.delete(lost)
-    run_due_merge(stream._context)
-    assert [place for place, found in enumerate(known(stream)) if found is None] == [5]
-    version = stream.version
-    run_due_merge(stream._context)
-    assert stream.refresh().version == version
-    stream._log.storage.put(lost, data)
-    run_due_merge(stream._context)
-    assert all(found and "user" in found for found in known(stream))
 
 
 def test_redacted_keys_leave_no_filter(stream: Stream) -> None:
@@ -237,51 +163,6 @@ def test_a_redaction_opens_the_segments_that_may_hold_the_key(stream: Stream) ->
     read = {call.split()[1] for call in storage.calls if call.startswith("get")}
     opened = {path for path in read if path.startswith("segments/")}
     assert (done.rows, done.segments, len(opened)) == (4, 4, 4)
-
-
-def test_widened_columns_are_looked_up_in_the_type_of_each_segment() -> None:
-    narrow = pa.schema([("id", pa.int8()), ("noise", pa.binary())])
-    stream = segstore.create(
-        f"memory://{uuid.uuid4().hex}", narrow, key_columns=["id"], upkeep=None
-    )
-    small = [*range(-60, 60)] * 7  # -60 to -21, -20 to 19, 20 to 59, and again
-    noise = [np.random.default_rng(1).bytes(400)] * len(small)
-    stream.append(pa.table([pa.array(small, pa.int8()), noise], schema=narrow), layout=layout())
-    wide = pa.table({"id": pa.array([-5, 1 << 40, 251] * 200, pa.int64()), "noise": noise[:600]})
-    stream.append(wide, merge_schema=True, layout=layout())
-    assert {found is None for found in known(stream)} == {False}
-    for value, count in ((-5, 207), (1, 7), (251, 200), (1 << 40, 200), (77, 0)):
-        got = segstore.open(stream.url).read(filters=[["id", "==", value]]).read_all()
-        assert got.num_rows == count, value
-
-
-def test_filters_that_are_damaged_under_both_names_are_an_error(stream: Stream) -> None:
-    (part,) = stream._log.root.parts
-    damaged = bytearray(stream._log.storage.get(part.path))
-    damaged[-100] ^= 1
-    for path in names.both_names(part.path):
-        stream._log.storage.put(path, bytes(damaged))
-    fresh = segstore.open(stream.url)
-    with pytest.raises(CorruptionError):
-        fresh.read(filters=[WANTED], read_cache_bytes=0).read_all()
-    assert fresh.read(read_cache_bytes=0).read_all().num_rows == ROWS * SEGMENTS
-    assert {problem.where for problem in fresh.verify().problems} == {*names.both_names(part.path)}
-
-
-def test_no_damage_of_a_part_with_filters_loses_a_row(stream: Stream) -> None:
-    (part,) = stream._log.root.parts
-    whole = stream._log.storage.get(part.path)
-    filters = stream._context.status.table._part(part).filters.bytes
-    places = [*range(0, len(whole) - filters, 97), *range(len(whole) - filters, len(whole), 41)]
-    for place in places:
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << place % 8
-        stream._log.storage.put(part.path, bytes(damaged))
-        assert look_up(stream, stream.url, WANTED)[0] == [n * ROWS + 3 for n in (3, 8, 13, 18)]
-    for kept in (len(whole) - 1, len(whole) - filters, 10, 1):
-        stream._log.storage.put(part.path, whole[:kept])
-        assert look_up(stream, stream.url, WANTED)[0] == [n * ROWS + 3 for n in (3, 8, 13, 18)]
-        assert not segstore.open(stream.url).verify().ok
 
 
 def test_lost_part_with_filters_is_built_again(stream: Stream) -> None:

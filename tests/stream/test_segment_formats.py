@@ -9,15 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from stream_kit import objects, values
 
-from segstore_ds.errors import CorruptionError, InvalidInputError, UnsupportedVersionError
-from segstore_ds.format.parquet import segment as segment_parquet
+from segstore_ds.errors import CorruptionError
 from segstore_ds.read import segments
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import salvage
 from segstore_ds.stream.stream import Stream
-from segstore_ds.write import task_writer
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("x", pa.list_(pa.int32()))])
@@ -112,14 +110,6 @@ def test_any_mix_merges_to_any_format(stream, layout):
     assert len(objects(stream._log.storage, "segments") - before) == 1
 
 
-def test_split_cuts_them(stream):
-    rules = {"mode": "split", "target_rows": 20}
-    stream.compact(**rules, layout=PARQUET)
-    assert set(formats(stream)) == {"parquet"}
-    assert max(entry.rows for entry in stream._log.root.entries) <= 20
-    assert stream.read().read_all() == table(0, 200)
-
-
 def test_stitch_joins_frames_of_arrow_and_leaves_parquet_alone():
     stream = make(ARROW, ARROW, PARQUET, ARROW, ARROW)
     stream.compact(mode="stitch")
@@ -141,69 +131,6 @@ def test_restore_truncate_and_vacuum_take_them_as_they_are(stream):
 # --- which format ---------------------------------------------------------------------------------
 
 
-def test_what_is_small_stays_inline_and_in_arrow():
-    for wanted in ("arrow", "parquet", "auto"):
-        stream = make(Layout(segment_format=wanted))
-        assert formats(stream) == ["arrow"]
-
-
-def test_auto_writes_parquet_from_the_second_frame_on():
-    assert formats(make(AUTO, rows=10)) == ["arrow"]
-    assert formats(make(AUTO, rows=11)) == ["parquet"]
-    # What would have gone inline is part of the segment once it turns out not to be small.
-    crawling = replace(AUTO, inline_bytes=3000)
-    stream = make(crawling, crawling, rows=150)
-    assert formats(stream) == ["parquet", "parquet"]
-    assert stream.read().read_all() == table(0, 300)
-    # Two frames that are no more than one when they are gathered: 60 of 100 rows each.
-    halves = make(replace(AUTO, frame_rows=100, inline_bytes=2000), rows=120)
-    assert formats(halves) == ["parquet"]
-    large = replace(Layout(segment_format="auto"), frame_rows=100_000)
-    assert formats(make(large, rows=200_000)) == ["parquet"]
-
-
-def test_merges_after_commits_make_parquet_of_what_is_large():
-    """Of small batches, too; but not of large events, and not if Arrow is asked for."""
-    texts = [uuid.uuid4().hex * 2 for _ in range(2_000)]
-    for wanted, width, last in (
-        ("auto", 1, "parquet"),
-        ("auto", 9, "arrow"),
-        ("arrow", 1, "arrow"),
-    ):
-        stream = create_on(
-            open_storage(f"memory://{uuid.uuid4().hex}"),
-            pa.schema([("s", pa.string())]),
-            upkeep=None,
-        )
-        rows = pa.table({"s": [text * width for text in texts]})
-        layout = Layout(segment_format=wanted, compression="none")
-        for _ in range(20 // width + 2):
-            stream.append(rows, layout=layout, compact="auto")
-        assert formats(stream)[0] == last
-        assert len(formats(stream)) < 10
-        assert stream.read().read_all() == pa.concat_tables([rows] * (20 // width + 2))
-
-
-def test_what_is_read_back_before_the_commit_is_arrow():
-    stream = make()
-    with stream.appender(layout=PARQUET) as appender:
-        appender.append(table(0, 50))
-        assert appender.read(0).read_all() == table(0, 50)
-        appender.flush()
-    stream.refresh()
-    assert formats(stream) == ["arrow"]
-    assert stream.read().read_all() == table(0, 50)
-
-
-def test_what_parquet_does_not_bring_back_is_arrow():
-    schema = pa.schema([("n", pa.int64()), ("nothing", pa.struct([]))])
-    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
-    rows = pa.table({"n": [1, 2], "nothing": [{}, None]}, schema)
-    stream.append(rows, layout=PARQUET)
-    assert formats(stream) == ["arrow"]
-    assert stream.read().read_all() == rows
-
-
 def test_segments_end_at_the_rows_and_bytes_that_were_asked_for():
     stream = make(replace(PARQUET, segment_rows=20), rows=50)
     assert [entry.rows for entry in stream._log.root.entries] == [20, 20, 10]
@@ -212,98 +139,6 @@ def test_segments_end_at_the_rows_and_bytes_that_were_asked_for():
     assert len(stream._log.root.entries) > 1
     assert all(e.bytes - e.footer_bytes <= size // 4 + 60 for e in stream._log.root.entries)
     assert stream.read().read_all() == table(0, 2000)
-
-
-@pytest.mark.parametrize(("layout", "rows"), [(ARROW, 40), (PARQUET, 20)])
-def test_segments_end_at_the_limit_of_pieces(monkeypatch, layout, rows):
-    # Four frames of Arrow have a checksum each; of Parquet's three columns each page has two.
-    most = 4 if layout is ARROW else 2 * pieces_of_a_frame()
-    monkeypatch.setattr(task_writer, "MOST_PIECES", most)
-    stream = make(layout, rows=50)
-    expected = [rows] * (50 // rows) + [50 % rows]
-    assert [entry.rows for entry in stream._log.root.entries] == expected
-    assert stream.read().read_all() == table(0, 50)
-    monkeypatch.setattr(task_writer, "MOST_PIECES", 1)
-    assert [entry.rows for entry in make(layout, rows=50)._log.root.entries] == [10] * 5
-
-
-def pieces_of_a_frame() -> int:
-    writer = PARQUET.parquet_encoder(SCHEMA, [])
-    writer.add(table(0, 10).to_batches()[0])
-    return writer.pieces
-
-
-def test_what_would_not_be_read_again_is_not_committed(monkeypatch):
-    stream = make(ARROW)
-    version, before = stream.version, objects(stream._log.storage, "segments")
-    monkeypatch.setattr(segment_parquet, "MAX_INDEX_BYTES", 100)
-    with pytest.raises(InvalidInputError, match="could not be read back"):
-        stream.append(table(50, 100), layout=PARQUET)
-    assert stream.refresh().version == version
-    assert objects(stream._log.storage, "segments") == before
-
-
-VARIANT = [  # Spark's: what is null may not be, and Arrow does not look
-    pa.field("value", pa.binary(), nullable=False),
-    pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
-]
-
-
-def variant(value: bytes | None) -> pa.RecordBatch:
-    children = [pa.array([value], pa.binary()), pa.array([b"m"], pa.binary())]
-    array = pa.StructArray.from_arrays(children, fields=VARIANT)
-    return pa.record_batch({"n": pa.array([1]), "v": array})
-
-
-def test_error_names_the_column_that_parquet_refuses():
-    writer = PARQUET.parquet_encoder(variant(b"a").schema, [])
-    writer.start()
-    writer.add(variant(b"a"))
-    with pytest.raises(InvalidInputError, match=r"can't be stored.*column='v'"):
-        writer.add(variant(None))
-    assert writer.is_broken
-    for call in (writer.finish, lambda: writer.add(variant(b"a"))):
-        with pytest.raises(InvalidInputError, match="was refused"):
-            call()
-
-
-def test_rows_that_parquet_refuses_are_arrow_and_logged(caplog):
-    batch = variant(None)
-    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), batch.schema)
-    stream.append(batch, layout=PARQUET)
-    assert formats(stream) == ["arrow"]
-    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
-    assert "column='v'" in record.getMessage()
-
-
-def test_column_names_with_dots_stay_distinct():
-    fields = [("a.b", pa.int64()), ("a", pa.struct([("b", pa.int64())])), ("c", pa.string())]
-    schema = pa.schema(fields)
-    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
-    rows = pa.table({"a.b": [1], "a": [{"b": 2}], "c": ["x"]}, schema)
-    stream.append(rows, layout=PARQUET)
-    assert formats(stream) == ["parquet"]
-    assert stream.read(columns=["a.b"]).read_all() == rows.select(["a.b"])
-    assert stream.read(columns=["c", "a"]).read_all() == rows.select(["c", "a"])
-
-
-# --- who may read it ------------------------------------------------------------------------------
-
-
-def test_nested_columns_have_the_types_of_the_schema():
-    """Parquet's readers add the ids of its fields to the types, which then differ."""
-    nested = pa.schema([("a", pa.struct([("b", pa.list_(pa.int32()))]))])
-    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), nested)
-    stream.append(pa.table({"a": [{"b": [1, 2]}, None]}, schema=nested), layout=PARQUET)
-    for batch in stream.read():
-        kind = batch.schema.field(0).type
-        assert batch.column(0).type.equals(kind, check_metadata=True)
-
-
-def test_unknown_segment_format_is_unsupported(stream):
-    entry = replace(stream._log.root.entries[0], format="lance")
-    with pytest.raises(UnsupportedVersionError, match="lance"):
-        segments.open_segment(stream._log.storage, entry)
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -325,18 +160,3 @@ def test_only_the_columns_asked_for_are_read_and_checked(monkeypatch):
         with pytest.raises(CorruptionError, match=path):
             stream.read(columns=["s"]).read_all()
         assert stream.read(0, 20).read_all() == table(0, 20)
-
-
-def test_a_damaged_frame_is_rescued_around():
-    stream = make(PARQUET)
-    path = parquet_path(stream)
-    data = stream._log.storage.get(path)
-    place = pq.read_metadata(pa.BufferReader(data)).row_group(2).column(0).data_page_offset
-    stream._log.storage.put(path, data[:place] + b"\xff" + data[place + 1 :])
-    (problem,) = stream.verify().problems
-    assert problem.where.startswith(path)
-    assert problem.where.endswith("]")
-    rescued = f"memory://{uuid.uuid4().hex}"
-    report = salvage(stream._log.storage.url, rescued, skip_damaged=True)
-    assert [(lost.start, lost.end) for lost in report.lost] == [(20, 30)]
-    assert values(open_on(open_storage(rescued))) == [*range(20), *range(30, 50)]

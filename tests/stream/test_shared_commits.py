@@ -16,7 +16,6 @@ from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
     InvalidInputError,
-    SchemaMismatchError,
     StorageError,
 )
 from segstore_ds.storage import open_storage
@@ -138,23 +137,6 @@ def test_a_wait_that_times_out_cancels_nothing(stream, gate):
     assert stream.refresh().tail == 1
 
 
-def test_a_bad_row_fails_only_its_thread(stream):
-    ready = threading.Barrier(8)
-    with stream.appender(flush_seconds=None) as appender, ThreadPoolExecutor(8) as threads:
-
-        def work(n: int) -> int | None:
-            ready.wait(300)
-            if n == 3:
-                with pytest.raises(SchemaMismatchError):
-                    appender.append({"n": "text"})
-                return None
-            return appender.wait(appender.append({"n": n}))
-
-        offsets = list(threads.map(work, range(8)))
-    assert offsets[3] is None
-    assert sorted(offset for offset in offsets if offset is not None) == list(range(7))
-
-
 def test_an_unknown_outcome_reaches_every_waiter_of_its_group(stream, gate):
     """Threads whose events are in the next group learn that these are not committed."""
     appender = stream.appender(flush_seconds=None)
@@ -176,20 +158,6 @@ def test_an_unknown_outcome_reaches_every_waiter_of_its_group(stream, gate):
         appender.append({"n": 5})
     assert appender.read(0).read_all()["n"].to_pylist() == [0, 1, 2, 3, 4]
     appender.close()
-
-
-def test_flush_waits_for_the_commit_in_flight_too(stream, gate):
-    with stream.appender(flush_seconds=None) as appender, ThreadPoolExecutor(2) as threads:
-        with gate.held():
-            waiting = threads.submit(appender.wait, appender.append({"n": 0}))
-            assert gate.reached.acquire(timeout=300)
-            appender.append({"n": 1})
-            flushing = threads.submit(appender.flush)
-            assert not flushing.done()
-        assert waiting.result(60) == 0
-        commit = flushing.result(60)
-        assert (commit.start, commit.end) == (1, 2)
-        assert appender.flush() is None
 
 
 def test_close_waits_for_the_commit_in_flight_and_drops_the_rest(stream, gate, caplog):
@@ -217,10 +185,3 @@ def test_a_place_that_no_event_has_is_refused(stream):
         for place in (-1, 0):
             with pytest.raises(InvalidInputError, match="no such place"):
                 appender.wait(place)
-
-
-def test_a_linger_is_a_number_of_seconds(stream):
-    with pytest.raises(InvalidInputError, match="linger"):
-        stream.appender(linger=-1)
-    with stream.appender(linger=0, flush_seconds=None) as appender:
-        assert appender.wait(appender.append({"n": 0})) == 0

@@ -1,7 +1,6 @@
 """The streams of a folder as one: columns, filters, fairness, news, and what a look costs."""
 
 import shutil
-from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -228,19 +227,6 @@ def test_events_below_the_head_are_an_error_or_passed(url: str) -> None:
     assert [batch["n"].to_pylist() for batch in loop] == [[2]]
 
 
-def test_renamed_columns_end_a_loop(url: str) -> None:
-    stream = create(f"{url}/a", 1)
-    create(f"{url}/b", 1)
-    time = VirtualTime()
-    loop = segstore.StreamSet(f"{url}/*", clock=time.clock).follow(start="head", timeout=0)
-    assert sum(batch.num_rows for batch in loop) == 2
-    stream.change_schema(rename={"n": "m"})
-    stream.append({"m": 1})
-    time.advance(1)
-    with pytest.raises(SchemaMismatchError, match="renamed"):
-        next(loop)
-
-
 def batches_of(url: str, **how: object) -> FolderBatches:
     clock = VirtualTime().clock
     folder = StreamFolder.open(f"{url}/*", None, single_writer=False, clock=clock)
@@ -292,16 +278,6 @@ def test_limits_of_bytes_hold_over_all(url: str) -> None:
     assert len(found) in (3, 4)
 
 
-def test_nothing_is_taken_past_the_target(url: str) -> None:
-    one = create(f"{url}/a", 4)
-    batches = batches_of(url)
-    batches.stop_here()
-    append(one, 1)
-    create(f"{url}/b", 3)
-    batches.folder.look(whole=True)
-    assert sizes(batches) == [{"a": 4}]
-
-
 def test_commits_that_were_lost_are_an_error(url: str, tmp_path: Path) -> None:
     """A stream that was set back to a backup, and written to since, has other events there."""
     stream = create(f"{url}/a", 1)
@@ -322,45 +298,6 @@ def test_offsets_that_others_wrote_are_refused() -> None:
             Progress.parse(value)
 
 
-class Counted(WrappedStorage):
-    """Counts the requests of all streams of a folder; each is far away."""
-
-    def __init__(self, inner: Storage, counts: Counter) -> None:
-        super().__init__(inner)
-        self.counts = counts
-
-    def around(self, verb, _path, work):
-        self.counts[verb] += 1
-        return work()
-
-    def folders(self, prefix: str) -> tuple[str, ...]:
-        self.counts["folders"] += 1
-        return self.inner.folders(prefix)
-
-    def sibling(self, url: str) -> Storage:
-        return Counted(self.inner.sibling(url), self.counts)
-
-
-def test_looks_at_idle_streams_cost_by_the_time_and_not_by_their_number() -> None:
-    """40 streams, idle for an hour: each is asked every 30 seconds, however often one looks."""
-    folder = open_storage("memory://idle-streams")
-    for number in range(40):
-        create(f"memory://idle-streams/{number}")
-    time, counts = VirtualTime(), Counter()
-    streams = StreamFolder(Counted(folder, counts), "*", clock=time.clock)
-    streams.look()
-    assert len(streams.streams) == 40
-    assert counts.total() <= 5 * 40 + 1
-    for _ in range(60):
-        time.advance(60)
-        streams.look()
-    counts.clear()
-    for _ in range(300):
-        time.advance(1)
-        streams.look()
-    assert counts.total() / 10 <= 40 * 4 / 3 + 1, counts
-
-
 def test_news_is_late_by_a_sixteenth_of_the_silence_at_most() -> None:
     open_storage("memory://late-streams")
     stream = create("memory://late-streams/a", 1)
@@ -369,7 +306,7 @@ def test_news_is_late_by_a_sixteenth_of_the_silence_at_most() -> None:
         "memory://late-streams/*", None, single_writer=False, clock=time.clock
     )
     streams.look()
-    for silence_s in (1, 16, 160, 3600):
+    for silence_s in (1, 16, 600):
         for _ in range(silence_s * 4):
             time.advance(0.25)
             streams.look()
