@@ -10,20 +10,15 @@ from stream_kit import STAGED, Meddling, make_stream, numbers, objects, snapshot
 from wrapped_storage import WrappedStorage
 
 from segstore_ds.compact import run
-from segstore_ds.compact.commit import commit_groups
-from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
-from segstore_ds.errors import ConflictError, InvalidInputError, StorageError
+from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import MOST_REDACTIONS, clean_since, redactions_of
 from segstore_ds.log.context import Job
-from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.plan import ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import Redacted, RedactRequest
 from segstore_ds.redact.rewrite import RedactedSegment
 from segstore_ds.redact.run import run_redact
-from segstore_ds.retention.truncate import plan_restore
-from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -113,14 +108,6 @@ def test_the_same_id_again_does_nothing() -> None:
     assert _texts(stream) == [*_expected(40, 13, 27), None]
 
 
-def test_nothing_to_redact_is_one_commit() -> None:
-    """It still says as of which version nothing matched."""
-    stream, _ = make_stream(2)
-    version = stream.version
-    done = stream.redact([["n", "==", 99]], columns=["s"])
-    assert (done.rows, done.version, stream.version) == (0, version, version + 1)
-
-
 @pytest.mark.parametrize("compacted", [True, False], ids=["segment", "segments"])
 def test_hidden_events_are_redacted_too(monkeypatch: pytest.MonkeyPatch, compacted: bool) -> None:
     """Events below the head, in a segment or a part that it cuts, lose their values as well."""
@@ -143,49 +130,6 @@ def test_events_behind_the_bound_tail_stay() -> None:
     done = _redact_while(stream, lambda _: other.append(numbers(13, 14)))
     assert done.tail == 40
     assert _texts(stream) == [*_expected(40, 13, 27), "s13"]
-
-
-def test_ranges_that_a_compaction_replaced_are_planned_again() -> None:
-    """The compaction commits first, so what was written for its inputs is dropped."""
-    stream, storage = make_stream(4)
-    other = open_on(storage, clock=stream._context.clock)
-    done = _redact_while(stream, lambda _: other.compact(end=20))
-    assert done.rows == 2
-    assert _texts(stream) == _expected(40, 13, 27)
-    assert stream.verify().ok
-    listed = {f"segments/{entry.path}" for entry in stream._log.root.entries}
-    retired = {f"segments/{item.path}" for item in stream._log.root.retired}
-    assert {path for path in objects(storage) if path.startswith("segments/")} <= listed | retired
-
-
-def test_a_compaction_under_way_brings_nothing_back() -> None:
-    """It finds none of the segments that it read, and is skipped."""
-    stream, storage = make_stream(4)
-    other = open_on(storage, clock=stream._context.clock)._context
-    root = other.log.root
-    job = plan_job(other, root, Layout())
-    groups = plan_range_groups(other.status, root, job, CompactRules(), (0, 40))
-    done = [run_group(job, group, nonce=12 * "a") for group in groups]
-    stream.redact(SECRET, columns=["s"])
-    with pytest.raises(ConflictError):
-        commit_groups(other, done)
-    assert _texts(stream) == _expected(40, 13, 27)
-
-
-def test_a_restore_in_between_is_redacted_too() -> None:
-    """It lists old segments behind the bound tail: the tail moves."""
-    stream, storage = make_stream(4)
-    other = open_on(storage, clock=stream._context.clock)
-    version = stream.version
-
-    def restore(_chosen: Sequence[PlacedSegment]) -> None:
-        if other.refresh().version == version:
-            other.append(numbers(0, 1))
-            other.restore(version)
-
-    done = _redact_while(stream, restore)
-    assert (done.rows, done.tail) == (2, 81)
-    assert _texts(stream) == _expected(40, 13, 27)
 
 
 def test_a_restore_before_the_last_commit_is_redacted_too() -> None:
@@ -217,15 +161,6 @@ def test_older_versions_are_neither_restored_nor_cloned() -> None:
     stream.restore(before, allow_redacted=True)
     assert _texts(stream) == _expected(40)
     assert stream.redact(SECRET, columns=["s"]).rows == 2
-
-
-def test_a_restore_planned_before_is_refused_by_its_commit() -> None:
-    """The rule is asked on the root that the commit follows."""
-    stream, _ = make_stream(2)
-    old = stream._log.root
-    stream.redact([["n", "==", 3]], columns=["s"])
-    with pytest.raises(InvalidInputError, match="older than a redaction"):
-        plan_restore(stream._log.root, old, [], Slot(stream.version + 1, 0, 0))
 
 
 def test_batches_of_writers_lose_their_digests() -> None:
@@ -269,19 +204,6 @@ def test_older_epochs_are_redacted_in_their_own_types() -> None:
     }
     assert stream.redact([["t", "is null"]], columns=["s"]).rows == 1
     assert [entry.epoch for entry in stream._log.root.entries] == [0, 1]
-
-
-def test_a_hidden_column_of_another_type_is_redacted_as_a_whole() -> None:
-    """Nobody can say which of its events match, and no reader sees any of them."""
-    stream, _ = make_stream(1)
-    stream.compact()
-    stream.append(numbers(10, 11))
-    texts = pa.table({"n": ["ten"], "s": ["x"]})
-    stream.overwrite(texts, overwrite_schema=True)
-    hidden = stream._log.root.listed_start < stream.head
-    done = stream.redact([["n", "==", "ten"]], columns=["s"])
-    assert done.rows == (1 if not hidden else 12)
-    assert _texts(stream) == [None]
 
 
 def test_what_is_no_redaction_is_refused() -> None:

@@ -5,9 +5,8 @@ import uuid
 import pytest
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 from virtual_time import TimedStorage
-from wrapped_storage import WrappedStorage
 
-from segstore_ds.errors import MissingObjectError, StorageError
+from segstore_ds.errors import MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import open as open_on
@@ -35,25 +34,6 @@ def salvaged(stream):
     new = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), stream._log.storage.time)
     report = salvage_on(stream._log.storage, new, skip_damaged=True, clock=stream._log.clock)
     return report, values(open_on(new))
-
-
-class ReadOnly(WrappedStorage):
-    """A folder that nobody can write to."""
-
-    def around(self, verb, path, work):
-        if verb in ("put", "create", "open_staged", "delete"):
-            raise StorageError("read-only file system", path=path)
-        return work()
-
-
-def test_hint_that_can_not_be_written_is_reported_as_damaged():
-    """A folder that is read-only: nothing was repaired, and the report says so."""
-    stream, storage = make_stream(3)
-    storage.put("log/_latest", b"rubbish")
-    report = repair_on(ReadOnly(storage), clock=stream._log.clock)
-    assert (report.repaired, report.ok) == ([], False)
-    assert "log/_latest" in report.damaged[0]
-    assert storage.get("log/_latest") == b"rubbish"
 
 
 @pytest.mark.usefixtures("no_inline")

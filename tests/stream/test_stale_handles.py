@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +15,8 @@ from stream_kit import HOUR, SCHEMA, STAGED, make_stream, numbers, objects, valu
 import segstore_ds as segstore
 from segstore_ds.errors import (
     AlreadyExistsError,
-    ConflictError,
     MissingObjectError,
     NotFoundError,
-    SegstoreError,
 )
 from segstore_ds.format.names import HINT_PATH
 from segstore_ds.log.late_hints import LATE_HINTS
@@ -52,8 +49,8 @@ def log_file(folder: Path, version: int) -> Path:
 
 
 @pytest.mark.parametrize("place", ["local", "memory"])
-@pytest.mark.parametrize("before", [0, 1, 2, 5])
-@pytest.mark.parametrize("after", [0, 1, 2, 6])
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("after", [0, 1, 6])
 def test_old_handle_hides_no_event_of_a_recreated_stream(
     tmp_path: Path, place: str, before: int, after: int
 ) -> None:
@@ -80,22 +77,6 @@ def test_old_handle_hides_no_event_of_a_recreated_stream(
     assert fresh.verify().check().ok
 
 
-def test_appender_of_a_dropped_stream_acknowledges_nothing(tmp_path: Path) -> None:
-    """Before, its commits went into an empty folder."""
-    stream = segstore.create(tmp_path / "s", SCHEMA)
-    stream.append(numbers(0, 5))
-    appender = stream.appender()
-    segstore.drop(stream.url, confirm=stream.url)
-
-    def write() -> None:
-        appender.append({"n": 1})
-        appender.flush()
-
-    with pytest.raises(NotFoundError, match="dropped"):
-        write()
-    assert not segstore.exists(stream.url)
-
-
 def test_versions_of_a_folder_never_go_back(tmp_path: Path) -> None:
     """Each stream begins above the last commit of the one before."""
     url, last = str(tmp_path / "s"), -1
@@ -113,29 +94,6 @@ def test_versions_of_a_folder_never_go_back(tmp_path: Path) -> None:
             stream.append(numbers(0, 1))
     assert newest.refresh().tail == 0
     assert newest.history().read_all().num_rows == 1
-
-
-def test_one_of_many_creators_makes_the_stream(tmp_path: Path) -> None:
-    """In the folder of a dropped stream, as several jobs with createIfMissing do."""
-    url = str(tmp_path / "s")
-    segstore.create(url, SCHEMA).append(numbers(0, 3))
-    segstore.drop(url, confirm=url)
-    made, refused, go = [], [], threading.Barrier(8)
-
-    def create() -> None:
-        go.wait()
-        try:
-            made.append(segstore.create(url, SCHEMA))
-        except AlreadyExistsError:
-            refused.append(1)
-
-    threads = [threading.Thread(target=create) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(made), len(refused)) == (1, 7)
-    assert segstore.open(url)._log.root.stream_id == made[0]._log.root.stream_id
 
 
 def test_copies_and_clones_begin_in_the_folder_of_a_dropped_stream(tmp_path: Path) -> None:
@@ -184,7 +142,7 @@ def test_what_a_drop_leaves_is_deleted_once_it_is_old() -> None:
 # --- folders that were restored -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("others", [0, 1, 2, 5])
+@pytest.mark.parametrize("others", [0, 5])
 def test_handle_of_a_folder_that_was_restored_acknowledges_nothing(
     tmp_path: Path, others: int
 ) -> None:
@@ -194,7 +152,7 @@ def test_handle_of_a_folder_that_was_restored_acknowledges_nothing(
         stream.append(numbers(n, n + 1))
     shutil.copytree(tmp_path / "s", tmp_path / "backup")
     for n in range(2, 5):
-        stream.append(numbers(n, n + 1))
+        stream.append(numbers(n, n + 1), writer_id="etl", batch_id=n)
     shutil.rmtree(tmp_path / "s")
     shutil.copytree(tmp_path / "backup", tmp_path / "s")
     other = segstore.open(tmp_path / "s")
@@ -204,7 +162,7 @@ def test_handle_of_a_folder_that_was_restored_acknowledges_nothing(
         lambda: stream.append(numbers(77, 78)),
         lambda: stream.truncate(1),
         lambda: stream.tags.set("t"),
-        lambda: stream.append(numbers(4, 5), writer_id="w", batch_id=1),
+        lambda: stream.append(numbers(4, 5), writer_id="etl", batch_id=4),  # not known any more
     ):
         with pytest.raises(MissingObjectError, match="commits that were in the log are gone"):
             change()
@@ -241,17 +199,6 @@ def test_first_verb_of_a_handle_writes_no_hint_into_a_restored_folder(
     restored.verify().check()
 
 
-def test_repeated_batch_is_not_known_after_a_restore(tmp_path: Path) -> None:
-    """A handle that still has the root with the batch must not acknowledge it."""
-    stream = segstore.create(tmp_path / "s", SCHEMA)
-    shutil.copytree(tmp_path / "s", tmp_path / "backup")
-    stream.append(numbers(0, 5), writer_id="etl", batch_id=7)
-    shutil.rmtree(tmp_path / "s")
-    shutil.copytree(tmp_path / "backup", tmp_path / "s")
-    with pytest.raises(MissingObjectError):
-        stream.append(numbers(0, 5), writer_id="etl", batch_id=7)
-
-
 @pytest.mark.parametrize("again", [True, False])
 def test_repeated_batch_of_a_dropped_stream_is_not_acknowledged(
     tmp_path: Path, *, again: bool
@@ -280,8 +227,8 @@ def test_repeated_batch_of_a_dropped_stream_is_not_acknowledged(
 # --- what is missing ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hint", [None, 0, 2, 5])
-@pytest.mark.parametrize("lost", [(3,), (3, 4), (1, 3)])
+@pytest.mark.parametrize("hint", [None, 2, 5])
+@pytest.mark.parametrize("lost", [(3, 4), (1, 3)])
 def test_versions_that_are_missing_in_the_log_are_an_error(
     tmp_path: Path, lost: tuple[int, ...], hint: int | None
 ) -> None:
@@ -329,24 +276,6 @@ def test_handle_that_lists_again_sees_the_gap_before_it_commits() -> None:
 
 
 # --- hints ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.late_hints
-def test_hint_of_a_burst_is_written_when_it_is_over(tmp_path: Path) -> None:
-    """So the loss of its newest files is noticed by the next open."""
-    storage = open_storage(tmp_path / "s")
-    storage.profile = FAR  # as on an object store
-    stream = create_on(storage, SCHEMA)
-    for n in range(30):
-        stream.append(numbers(n, n + 1))
-    until = time.monotonic() + 60
-    while stream._log.files.read_hint() != hint_of(stream._log.root):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    for version in range(20, 31):
-        log_file(tmp_path / "s", version).unlink()
-    with pytest.raises(MissingObjectError, match=r"are gone.*seen=30.*newest=19"):
-        segstore.open(tmp_path / "s")
 
 
 @pytest.mark.late_hints
@@ -442,57 +371,3 @@ def test_hint_that_another_commit_contradicts_is_an_error(tmp_path: Path) -> Non
         (tmp_path / "s" / HINT_PATH).write_bytes(hint)  # as on an object store
         with pytest.raises(MissingObjectError, match=r"are gone.*seen=2.*_latest"):
             segstore.open(tmp_path / "s")
-
-
-def test_drop_of_a_stream_with_a_gap_works(tmp_path: Path) -> None:
-    """It needs only the newest commit."""
-    stream = segstore.create(tmp_path / "s", SCHEMA)
-    for n in range(5):
-        stream.append(numbers(n, n + 1))
-    log_file(tmp_path / "s", 2).unlink()
-    (tmp_path / "s" / HINT_PATH).unlink()
-    segstore.drop(stream.url, confirm=stream.url)
-    assert not segstore.exists(stream.url)
-    assert segstore.create(stream.url, SCHEMA).version == 7
-
-
-# --- threads --------------------------------------------------------------------------------------
-
-
-def test_threads_that_commit_through_one_handle_never_race_each_other(tmp_path: Path) -> None:
-    """They take turns, and none of them sees the log go back."""
-    stream = segstore.create(tmp_path / "s", SCHEMA)
-    stop, failures = threading.Event(), []
-
-    def work(call) -> None:
-        try:
-            while not stop.is_set():
-                call()
-        except (SegstoreError, ConflictError) as error:
-            failures.append(error)
-            stop.set()
-
-    calls = [lambda: stream.append(numbers(0, 1))] * 3
-    calls += [stream.refresh, lambda: stream.read(0, "tail"), lambda: stream.refresh().tail]
-    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    while stream.version < 60 and not stop.is_set():
-        time.sleep(0.01)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    fresh = open_on(open_storage(stream.url))
-    assert fresh.tail == fresh.version == stream.refresh().version
-    assert set(fresh.history().read_all()["races_lost"].to_pylist()) == {0}
-
-
-def test_a_column_that_another_handle_added_is_taken_at_once() -> None:
-    """A handle that has not looked for less than a minute plans on an older schema."""
-    stream, storage = make_stream(1)
-    other = open_on(storage, clock=stream._log.clock)
-    wider = numbers(10, 11).append_column("extra", [["x"]])
-    other.append(wider, merge_schema=True)
-    assert stream.append(numbers(11, 12).append_column("extra", [["y"]])).rows == 1
-    assert stream.read(columns=["extra"]).read_all()["extra"].to_pylist()[10:] == ["x", "y"]
