@@ -13,12 +13,7 @@ from channels import FailingChannel, GatedChannel, MemoryChannel
 
 from segstore_ds.cache.buffer import Record
 from segstore_ds.cache.service import WriteCacheService
-from segstore_ds.errors import (
-    ClosedError,
-    InternalError,
-    InvalidInputError,
-    StorageError,
-)
+from segstore_ds.errors import ClosedError, InternalError, InvalidInputError, StorageError
 
 SIZE = 64
 
@@ -84,12 +79,6 @@ class ServiceSuite:
             self.write(cache, 0, data)
         assert cache.counters.accepted_records == 0
 
-    def test_reading_what_is_no_record_is_refused(self):
-        cache = self.service(MemoryChannel())
-        for wrong in (Record(-1, 6, 0), Record(0, 0, 0), Record(3 * SIZE, 1, 0)):
-            with pytest.raises(InvalidInputError, match="no such record"):
-                cache.read(wrong)
-
     @pytest.mark.parametrize("error", [StorageError("disk is full"), MemoryError("no memory")])
     def test_the_first_failure_is_raised_to_all_later_callers(self, error):
         """Nothing is written after it; an error of another kind is an internal one."""
@@ -149,18 +138,6 @@ class ServiceSuite:
         for use in (lambda: self.write(cache, 0, bytes(SIZE)), cache.commit):
             with pytest.raises(ClosedError, match="was committed"):
                 use()
-
-    @pytest.mark.parametrize("use", ["write", "read", "flush", "commit"])
-    def test_every_use_after_close_raises_the_same(self, use):
-        cache = self.service(MemoryChannel())
-        [record] = self.fill(cache, 1)
-        cache.close()
-        uses = {
-            "write": lambda: self.write(cache, 1, bytes(SIZE)),
-            "read": lambda: cache.read(record),
-        }
-        with pytest.raises(ClosedError, match="service was closed"):
-            uses.get(use, getattr(cache, use))()
 
     def test_close_waits_for_a_write_under_way(self):
         """A channel is not aborted under a write."""

@@ -88,15 +88,6 @@ def test_never_holds_more_than_the_limit(steps):
         assert counters.entries == len(sizes)
 
 
-def test_too_large_a_buffer_displaces_nothing():
-    cache, loads = ReadCache[int](), Loads()
-    limit = 100 + ENTRY_BYTES
-    cache.fetch([100], loads, limit_bytes=limit)
-    cache.fetch([101], loads, limit_bytes=limit)
-    cache.fetch([100], loads, limit_bytes=limit)
-    assert loads.keys == [100, 101]
-
-
 def pieces_of_one(keys: Sequence[int]) -> list[Loaded]:
     """Return the bytes of all keys as slices of one buffer, with a byte between each two."""
     holder = pa.py_buffer(b"-".join(wanted(*keys)))
@@ -142,18 +133,6 @@ def test_errors_are_returned_and_not_kept():
     assert texts([first, third]) == wanted(1, 3)
     cache.fetch([1, 2, 3], loads, limit_bytes=ANY)
     assert loads.keys == [2]
-
-
-def test_failed_load_keeps_nothing():
-    cache, loads = ReadCache[int](), Loads()
-
-    def failing(_keys: Sequence[int]) -> list[Loaded]:
-        raise StorageError("x")
-
-    with pytest.raises(StorageError):
-        cache.fetch([1, 2], failing, limit_bytes=ANY)
-    cache.fetch([1, 2], loads, limit_bytes=ANY)
-    assert loads.keys == [1, 2]
 
 
 def in_flight(cache: ReadCache[int], asked: list[list[int]], load: Callable[..., object]):
@@ -205,25 +184,6 @@ def test_an_interrupt_of_one_thread_ends_no_other():
     first, second, third = in_flight(cache, [[1, 2], [2], [2, 1]], load)
     assert isinstance(first, KeyboardInterrupt)
     assert (texts(second), texts(third)) == (wanted(2), wanted(2, 1))
-
-
-def test_threads_get_what_they_ask_for():
-    """Many threads, a small bound: entries come and go while others use them."""
-    cache = ReadCache[int]()
-
-    def work(seed: int) -> None:
-        for turn in range(300):
-            keys = [1 + (seed * 31 + turn * 17 + step * 7) % 97 for step in range(5)]
-            found = cache.fetch(keys, Loads(), limit_bytes=20 * ENTRY_BYTES)
-            assert texts(found) == wanted(*keys)
-
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(work, seed) for seed in range(4)]:
-            done.result(120)
-    counters = cache.counters
-    assert counters.held_bytes <= 20 * ENTRY_BYTES
-    assert counters.hits + counters.misses == 4 * 300 * 5
-    assert not cache._flights
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -190,39 +189,6 @@ def test_a_failure_wakes_those_who_wait_and_reads_continue():
     cache.close()
 
 
-def test_readers_and_writers_of_many_objects_share_a_pool():
-    """Threads write random pieces of several objects; every read is a record or nothing."""
-    pool, size = BufferPool(40, SIZE), 20 * SIZE + 5
-
-    def run(seed: int) -> None:
-        rng, channel = random.Random(seed), MemoryChannel()
-        data = rng.randbytes(size)
-        with WriteCacheService(channel, pool, size=size) as cache:
-            starts = [*range(0, size, SIZE // 4)]
-            # Not too far apart, as ranges are that were asked for in order.
-            starts.sort(key=lambda start: start + rng.randrange(3 * SIZE))
-            records: list[Record] = []
-            lock = threading.Lock()
-
-            def write(start: int) -> None:
-                record = cache.write(data[start : min(start + SIZE // 4, size)], at=start)
-                with lock:
-                    records.append(record)
-                    earlier = rng.choice(records)
-                assert cache.read(earlier) in (None, data[earlier.offset : earlier.end])
-
-            with ThreadPoolExecutor(3) as threads:
-                for _ in threads.map(write, starts):
-                    pass
-            assert cache.commit() == size
-        assert bytes(channel.content) == data
-
-    with ThreadPoolExecutor(3) as objects:
-        for _ in objects.map(run, range(6)):
-            pass
-    assert pool.free == 40
-
-
 def test_buffers_return_to_the_pool_however_it_ends():
     for channel in (MemoryChannel(), FailingChannel(0)):
         pool = BufferPool(3, SIZE)
@@ -233,11 +199,3 @@ def test_buffers_return_to_the_pool_however_it_ends():
                 with pytest.raises(StorageError):
                     cache.write(b"y", at=SIZE - 1)
         assert pool.free == 3
-
-
-@pytest.mark.parametrize(("buffers", "size"), [(0, 1), (1, 0), (-1, 5)])
-def test_a_pool_or_object_without_room_is_refused(buffers, size):
-    with pytest.raises(InvalidInputError):
-        BufferPool(buffers, size)
-    with pytest.raises(InvalidInputError):
-        service(MemoryChannel(), 0)

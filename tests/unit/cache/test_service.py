@@ -3,26 +3,20 @@
 import random
 import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 from channels import FailingChannel, GatedChannel, MemoryChannel
 
 from segstore_ds.cache.buffer import Buffer, BufferPool, Record
-from segstore_ds.cache.service import FirstError, WriteCacheService
+from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.views import as_view
-from segstore_ds.errors import (
-    ClosedError,
-    CorruptionError,
-    InvalidInputError,
-    StorageError,
-)
+from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError, StorageError
 from unit.cache.suites import SIZE, ServiceSuite, background, until
 
 
-def service(channel=None, *, buffers=2, size=SIZE, **knobs) -> WriteCacheService:
-    return WriteCacheService(channel or MemoryChannel(), BufferPool(buffers, size), **knobs)
+def service(channel=None, *, buffers=2, **knobs) -> WriteCacheService:
+    return WriteCacheService(channel or MemoryChannel(), BufferPool(buffers, SIZE), **knobs)
 
 
 def writers() -> int:
@@ -65,11 +59,11 @@ class TestOrder:
         assert all(cache.read(record) == written[record.offset : record.end] for record in records)
         cache.close()
 
-    @pytest.mark.parametrize("buffers", [1, 2, 3])
+    @pytest.mark.parametrize("buffers", [1, 3])
     @pytest.mark.parametrize("frozen", [False, True])
     def test_every_size_around_the_buffer(self, buffers, frozen):
         """In a buffer whose rest is 0 to 3 bytes, too: there the large ones used to fail."""
-        for size in range(SIZE - 32, SIZE + 33):
+        for size in range(SIZE - 5, SIZE + 6):
             for first in (0, 1, 2, 3, SIZE - 3, SIZE - 2, SIZE - 1, SIZE):
                 channel = MemoryChannel()
                 cache = service(channel, buffers=buffers, load=channel.load)
@@ -85,28 +79,6 @@ class TestOrder:
                 assert cache.counters.large_records == (size > SIZE)
                 cache.close()
 
-    def test_concurrent_appends_are_dense_and_do_not_overlap(self):
-        channel = MemoryChannel()
-        cache = service(channel)
-
-        def append(worker: int) -> list[tuple[Record, bytes]]:
-            rng = random.Random(worker)
-            written = []
-            for _ in range(200):
-                data = bytes([worker]) * rng.randrange(1, 2 * SIZE)
-                written.append((cache.write(data, frozen=True), data))
-            return written
-
-        with ThreadPoolExecutor(4) as threads:
-            found = [pair for pairs in threads.map(append, range(1, 5)) for pair in pairs]
-        cache.commit()
-        found.sort(key=lambda pair: pair[0].offset)
-        assert b"".join(data for _, data in found) == bytes(channel.content)
-        place = 0
-        for record, _ in found:
-            assert record.offset == place
-            place = record.end
-
     def test_a_full_buffer_is_one_write(self):
         channel = MemoryChannel()
         cache = service(channel)
@@ -115,16 +87,6 @@ class TestOrder:
         cache.commit()
         assert channel.writes == [SIZE, SIZE]
         assert cache.counters.bytes_per_write == SIZE
-
-    def test_an_object_of_one_buffer_needs_no_thread(self):
-        before = writers()
-        cache = service()
-        cache.write(b"abc")
-        cache.flush()
-        assert writers() == before
-        cache.write(b"def")
-        assert cache.commit() == 6
-        assert writers() == before
 
     def test_the_thread_ends_with_the_object(self):
         for end in ("commit", "abort", "close"):
@@ -135,17 +97,6 @@ class TestOrder:
             assert writers() == before + 1
             getattr(cache, end)()
             assert writers() == before
-
-    def test_the_callers_bytes_may_change_afterwards(self):
-        for size in (10, SIZE, 3 * SIZE):
-            channel = MemoryChannel()
-            cache = service(channel, load=channel.load)
-            data = bytearray(b"x" * size)
-            record = cache.write(data)
-            data[:] = b"y" * size
-            assert cache.read(record) == b"x" * size
-            cache.commit()
-            assert bytes(channel.content) == b"x" * size
 
 
 class TestBackpressure:
@@ -180,15 +131,16 @@ class TestBackpressure:
         channel.allow(100)
         cache.commit()
 
-    def test_a_large_record_that_may_change_is_waited_for(self):
+    @pytest.mark.parametrize(("size", "frozen"), [(2 * SIZE, False), (2 * SIZE + 1, True)])
+    def test_what_may_change_or_is_larger_than_all_buffers_is_waited_for(self, size, frozen):
         channel = GatedChannel()
         cache = service(channel)
-        with background(lambda: cache.write(bytes(2 * SIZE))) as waiting:
+        with background(lambda: cache.write(bytes(size), frozen=frozen)) as waiting:
             assert channel.arrived.acquire(timeout=300)
             assert not waiting.done()
             channel.allow()
             waiting.result(30)
-        assert channel.writes == [2 * SIZE]
+        assert channel.writes == [size]
         cache.close()
 
     def test_large_record_takes_the_share_of_several_buffers(self):
@@ -209,38 +161,6 @@ class TestBackpressure:
             assert waiting.result(30).offset == 3 * SIZE
             channel.allow(10)
         cache.commit()
-
-    def test_large_record_frees_the_buffers_it_stands_for(self):
-        pool = BufferPool(3, SIZE)
-        channel = GatedChannel()
-        channel.allow(3)
-        cache = WriteCacheService(channel, pool)
-        for _ in range(3):
-            assert cache.allocate(SIZE, lambda _: (SIZE, zlib.crc32(bytes(SIZE))))
-            cache.flush()
-        assert sum(buffer._memory is not None for buffer in cache._taken) == 3
-        cache.write(bytes(2 * SIZE), frozen=True)
-        assert sum(buffer._memory is not None for buffer in cache._taken) == 1
-        channel.allow(10)
-        cache.commit()
-
-    def test_a_frozen_one_larger_than_all_buffers_is_waited_for(self):
-        channel = GatedChannel()
-        cache = service(channel)
-        with background(lambda: cache.write(bytes(2 * SIZE + 1), frozen=True)) as waiting:
-            assert channel.arrived.acquire(timeout=300)
-            assert not waiting.done()
-            channel.allow()
-            waiting.result(30)
-        cache.close()
-
-    def test_one_buffer_with_mixed_records_does_not_deadlock(self):
-        channel = MemoryChannel()
-        cache = service(channel, buffers=1)
-        for size in (1, SIZE + 1, 3, SIZE, 2 * SIZE, SIZE - 1, 2, 5 * SIZE):
-            cache.write(bytes(size), frozen=True)
-        sizes = sum((1, SIZE + 1, 3, SIZE, 2 * SIZE, SIZE - 1, 2, 5 * SIZE))
-        assert cache.commit() == len(channel.content) == sum(channel.writes) == sizes
 
     def test_buffers_are_never_more_than_the_pool_has(self):
         pool = BufferPool(2, SIZE)
@@ -266,19 +186,6 @@ class TestReading:
             cache.read(records[0])
         assert cache.read(records[1]) == b"\1" * SIZE
 
-    def test_without_a_loader_a_recycled_record_is_a_miss(self):
-        cache = service(buffers=1)
-        first, second = cache.write(b"a" * SIZE), cache.write(b"b" * SIZE)
-        assert cache.read(first) is None
-        assert cache.read(second) == b"b" * SIZE
-
-    def test_bad_checksum_does_not_affect_other_records(self):
-        cache = service()
-        good, bad, fine = cache.write(b"good"), cache.write(b"bad", crc=1), cache.write(b"fine")
-        with pytest.raises(CorruptionError):
-            cache.read(bad)
-        assert (cache.read(good), cache.read(fine)) == (b"good", b"fine")
-
     def test_what_is_no_record_is_refused(self):
         cache = service()
         record = cache.write(b"abcdef")
@@ -291,23 +198,6 @@ class TestReading:
         ):
             with pytest.raises(InvalidInputError, match="no such record"):
                 cache.read(wrong)
-
-    def test_a_failed_load_can_be_retried(self):
-        channel = MemoryChannel()
-        failing = [True]
-
-        def load(start: int, end: int) -> bytes:
-            if failing[0]:
-                raise StorageError("timed out")
-            return channel.load(start, end)
-
-        cache = service(channel, buffers=1, load=load)
-        record = cache.write(b"a" * SIZE)
-        cache.write(b"b" * SIZE)
-        with pytest.raises(StorageError):
-            cache.read(record)
-        failing[0] = False
-        assert cache.read(record) == b"a" * SIZE
 
     def test_reads_during_the_reuse_of_their_buffer_are_right(self):
         """What is read is the record or a load of it, never bytes of the next record."""
@@ -352,8 +242,7 @@ class TestFlush:
 class TestFailure:
     """The first failure is kept; nothing is written behind it."""
 
-    @pytest.mark.parametrize("at", [0, 1, 2])
-    @pytest.mark.parametrize("buffers", [1, 2, 3])
+    @pytest.mark.parametrize(("at", "buffers"), [(0, 1), (1, 2), (2, 1), (0, 3)])
     def test_first_error_is_raised_again_and_reads_still_work(self, at, buffers):
         channel = FailingChannel(at)
         cache = service(channel, buffers=buffers)
@@ -375,29 +264,6 @@ class TestFailure:
         assert cache.read(last) == bytes([len(records) - 1]) * (SIZE - 10)
         cache.close()
         assert (channel.aborted, channel.committed) == (1, False)
-
-    @pytest.mark.parametrize("frozen", [False, True])
-    def test_of_a_large_record(self, frozen):
-        channel = FailingChannel(0)
-        cache = service(channel, buffers=3)
-        caught = None
-        for _ in range(3):
-            try:
-                cache.write(bytes(2 * SIZE), frozen=frozen)
-                cache.flush()
-            except StorageError as error:
-                caught = error
-            assert isinstance(caught, StorageError)
-        cache.close()
-        assert channel.touched_after == 0
-
-    def test_the_first_of_several_is_the_one_that_is_kept(self):
-        failure = FirstError()
-        failure.check()
-        failure.keep(StorageError("first"))
-        failure.keep(StorageError("second"))
-        with pytest.raises(StorageError, match="first"):
-            failure.check()
 
     def test_wakes_those_who_wait(self):
         channel = GatedChannel()
@@ -444,15 +310,6 @@ class TestFailure:
 
 class TestEnd:
     """Commit, abort and close."""
-
-    def test_abort_leaves_a_committed_object_and_its_cache(self):
-        channel = MemoryChannel()
-        cache = service(channel)
-        record = cache.write(b"abc")
-        cache.commit()
-        cache.abort()
-        assert cache.read(record) == b"abc"
-        assert channel.aborted == 0
 
     @pytest.mark.parametrize(
         "use",
@@ -643,20 +500,6 @@ class TestCounters:
         assert found.as_dict()["hit_rate"] == 0.5
         assert "bytes_per_write=60" in str(found)
 
-    def test_they_only_grow(self):
-        rng = random.Random(2)
-        channel = MemoryChannel()
-        cache = service(channel, load=channel.load)
-        records, before = [], cache.counters.as_dict()
-        for _ in range(200):
-            records.append(cache.write(bytes(rng.randrange(1, 2 * SIZE)), frozen=True))
-            cache.read(rng.choice(records))
-            found = cache.counters.as_dict()
-            ratios = ("hit_rate", "bytes_per_write")
-            assert all(found[name] >= before[name] for name in found if name not in ratios)
-            before = found
-        cache.close()
-
 
 class TestAllocate:
     """A producer lays a record into the buffer's own memory."""
@@ -697,14 +540,6 @@ class TestAllocate:
         cache.write(b"abc")
         assert cache.commit() == 3
         assert bytes(channel.content) == b"abc"
-
-    def test_after_a_failure_of_the_channel_it_is_raised_and_nothing_is_laid(self):
-        cache = service(FailingChannel(0))
-        cache.write(b"abc")
-        with pytest.raises(StorageError):
-            cache.flush()
-        with pytest.raises(StorageError, match="disk is full"):
-            cache.allocate(8, pytest.fail)
 
     def test_memory_that_is_being_filled_goes_to_no_other_object(self):
         """The producer of a service that was closed goes on writing into it."""

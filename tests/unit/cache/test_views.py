@@ -69,24 +69,6 @@ def test_a_range_outside_is_refused(view, start, end):
             ask()
 
 
-def test_equal_content_is_equal(view):
-    for same in KINDS.values():
-        assert view == same
-        assert hash(view) == hash(same)
-    assert view != ByteArraySegment(CONTENT[:-1] + b"?")
-    assert view != CONTENT
-
-
-def test_join_flattens_and_leaves_out_what_is_empty():
-    one, two = ByteArraySegment(b"one"), ByteArraySegment(b"two")
-    assert join([]) is join([EMPTY, EMPTY]) is EMPTY
-    assert join([EMPTY, one]) is one
-    nested = join([join([one, two]), EMPTY, join([two, one])])
-    assert [bytes(piece) for piece in nested.buffers()] == [b"one", b"two", b"two", b"one"]
-    for empty in (EMPTY, ByteArraySegment(b""), ByteArraySegment(b"abc", 1, 1), BufferView(())):
-        assert list(empty.buffers()) == []
-
-
 def test_lengths_are_not_32_bits(tmp_path):
     path = tmp_path / "sparse"
     size = (1 << 32) + 4096
@@ -112,15 +94,6 @@ def test_arrow_comes_back_without_a_copy():
     assert back.address == buffer.address + 8
     del array, buffer, view
     assert pa.Array.from_buffers(pa.int64(), 2, [None, back]).to_pylist() == [2, 3]
-
-
-def test_a_view_of_a_view_shares():
-    memory = bytearray(b"abcdef")
-    view = ByteArraySegment(ByteArraySegment(memory, 1).data, 1)
-    memory[2] = ord("X")
-    assert view.copy() == b"Xdef"
-    with pytest.raises(TypeError):
-        view.data[0] = 1
 
 
 @pytest.mark.parametrize("data", [None, 5, "text", [1], memoryview(bytes(8))[::2]])
