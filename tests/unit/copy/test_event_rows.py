@@ -12,14 +12,8 @@ from stream_kit import KINDS, STAGED, WHENS, make_stream, numbers, values
 from virtual_time import TimedStorage
 
 from segstore_ds.copy.destination import Copied
-from segstore_ds.copy.event_rows import (
-    OffsetCheck,
-    RowsCopy,
-    check_offsets,
-    plan_rows_copy,
-)
+from segstore_ds.copy.event_rows import OffsetCheck, RowsCopy, check_offsets, plan_rows_copy
 from segstore_ds.errors import (
-    AlreadyExistsError,
     CommitUnknownError,
     InvalidInputError,
     MissingObjectError,
@@ -33,7 +27,7 @@ from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask
 
-pytestmark = pytest.mark.usefixtures("each_format")
+pytestmark = pytest.mark.usefixtures("format_by_name")
 SCHEMA = pa.schema([("n", pa.int64())])
 
 
@@ -45,7 +39,6 @@ def _plan(
     stream: Stream,
     target: Storage,
     *,
-    copy_id: str = "c",
     seal: bool = False,
     schema: pa.Schema = SCHEMA,
     layout: Layout = STAGED,
@@ -56,7 +49,7 @@ def _plan(
         stream._log.storage,
         target,
         WriteRequest(schema=schema, layout=layout, client=""),
-        copy_id,
+        "c",
         ("head", "tail"),
         seal=seal,
         span=span,
@@ -123,38 +116,6 @@ def test_next_job_after_a_failed_one_may_differ() -> None:
     copy = _open(stream, target)
     assert values(copy) == [float(n) for n in range(7)]
     copy.verify().check()
-
-
-def test_empty_sources_and_other_copies() -> None:
-    """An empty range is done after one job; ids and modes are kept apart."""
-    stream, _ = make_stream(0)
-    target = _target(stream)
-    work = _plan(stream, target)
-    assert work.copy.to.done is None
-    _commit(work, [])
-    assert values(_open(stream, target)) == []
-    with pytest.raises(InvalidInputError, match="another copy"):
-        _plan(stream, target, seal=True)
-    with pytest.raises(AlreadyExistsError):
-        _plan(stream, target, copy_id="d")
-    with pytest.raises(InvalidInputError, match="onto itself"):
-        _plan(stream, stream._log.storage)
-
-
-def test_of_two_jobs_at_once_one_counts() -> None:
-    """What the slower one staged is left for vacuum, which need not wait."""
-    stream, _ = make_stream(2)
-    target = _target(stream)
-    one, other = _plan(stream, target), _plan(stream, target)
-    mine, theirs = _stage(one, [range(20)], "a" * 12), _stage(other, [range(20)], "b" * 12)
-    _commit(other, theirs)
-    _commit(one, mine)
-    copy = _open(stream, target)
-    assert values(copy) == list(range(20))
-    copy.maintain(grace="7d")
-    assert {info.path for info in target.list("segments/")} == {
-        f"segments/{entry.path}" for entry in copy._log.root.entries
-    }
 
 
 def test_jobs_of_one_transformation_go_on_where_the_last_one_stopped() -> None:

@@ -11,7 +11,6 @@ from segstore_ds.copy import segments
 from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
 from segstore_ds.errors import (
-    AlreadyExistsError,
     ConflictError,
     InternalError,
     InvalidInputError,
@@ -88,41 +87,6 @@ def test_tasks_get_several_small_segments(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(segments, "TASK_BYTES", 1)
     monkeypatch.setattr(segments, "MOST_TASKS", 2)
     assert len(_rows(_plan(stream, _target()))) == 2
-
-
-def test_a_second_attempt_takes_what_has_arrived() -> None:
-    """A job that failed deletes nothing, and nothing is copied twice."""
-    stream, _ = make_stream(3)
-    target = _target()
-    first, second = (_plan(stream, target) for _ in range(2))
-    paths = [[one.entries[0].path for one in job.run(_rows(job))] for job in (first, second)]
-    assert paths[0] == paths[1]
-
-
-def test_a_sealed_copy_takes_no_events() -> None:
-    """It is sealed by its first commit."""
-    stream, _ = make_stream(5)
-    target = _target()
-    job = _plan(stream, target, CopyRequest("c", "head", "tail", seal=True))
-    job.commit([*job.run(_rows(job))])
-    with pytest.raises(SealedError):
-        open_on(target).append(numbers(0, 1))
-
-
-def test_destinations_that_are_taken_are_refused() -> None:
-    """Before any task runs, or by the commit where it came later."""
-    stream, _ = make_stream(2)
-    other, _ = make_stream(0)
-    with pytest.raises(AlreadyExistsError):
-        _plan(stream, open_storage(other.url))
-    with pytest.raises(InvalidInputError, match="onto itself"):
-        _plan(stream, open_storage(stream.url))
-    target = _target()
-    job, rival = _plan(stream, target), _plan(stream, target, CopyRequest("d", "head", "tail"))
-    found = [*job.run(_rows(job))]
-    rival.commit([*rival.run(_rows(rival))])
-    with pytest.raises(AlreadyExistsError):
-        job.commit(found)
 
 
 NAMED = CopyRequest("c", "segments", "segments")

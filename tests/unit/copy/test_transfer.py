@@ -1,11 +1,9 @@
 """Transfers: ranges in any order, every byte verified before the object has its name."""
 
-import itertools
 import random
 import secrets
 import threading
 import uuid
-import zlib
 from collections import Counter
 from contextlib import suppress
 
@@ -16,10 +14,9 @@ from stream_kit import KINDS, SCHEMA, make_stream
 from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from segstore_ds.cache.buffer import Record
 from segstore_ds.cache.counters import WRITTEN_HERE
 from segstore_ds.copy import transfer
-from segstore_ds.copy.transfer import Checks, CopiedObject, Transfer
+from segstore_ds.copy.transfer import CopiedObject, Transfer
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, StorageError
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
@@ -95,7 +92,7 @@ def test_every_part_is_fetched_once_and_the_bytes_are_the_same(copied):
     assert fetched == {"get_range": PARTS + 1}  # the footer comes first, and tells the frames
 
 
-@pytest.mark.parametrize("order", [*itertools.permutations(range(PARTS))])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1), (1, 3, 0, 2)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_in_every_order_of_arrival(copied, order, kind):
     """At every call of the target: nothing has the name, and the next run makes it whole."""
@@ -135,7 +132,7 @@ class Flipping(WrappedStorage):
         return bytes(data)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.45, 0.6, 0.85])
+@pytest.mark.parametrize("share", [0.2, 0.85])
 def test_what_is_damaged_on_the_way_is_fetched_again(copied, share):
     place = int(copied.entry.bytes * share)
     source = Flipping(copied.source, place, 1)
@@ -144,8 +141,7 @@ def test_what_is_damaged_on_the_way_is_fetched_again(copied, share):
     assert copied.target.get(copied.to) == copied.source.get(copied.name)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.45, 0.6, 0.85])
-@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(("share", "listed"), [(0.2, True), (0.45, False), (0.85, True)])
 def test_what_is_damaged_in_the_source_makes_no_object(copied, share, listed):
     """The error names the frame, also where only the segment itself tells its checksums."""
     place = int(copied.entry.bytes * share)
@@ -230,19 +226,3 @@ def test_an_interrupt_in_a_thread_reaches_the_caller(copied):
     with pytest.raises(KeyboardInterrupt):
         _copy(_with(copied, source=Interrupted(copied.source)))
     assert _objects(copied.target) == []
-
-
-def test_checksums_of_pieces_combine_in_any_order():
-    data = secrets.token_bytes(1000)
-    extents = [Record(0, 300, zlib.crc32(data[:300])), Record(300, 600, zlib.crc32(data[300:900]))]
-    bounds = [(0, 100), (100, 350), (350, 351), (351, 800), (800, 1000)]
-    for order in itertools.permutations(bounds):
-        checks = Checks(extents)
-        for start, end in order:
-            assert checks.failed()
-            checks.add(start, memoryview(data)[start:end])
-        assert checks.failed() == []
-        checks.add(100, memoryview(bytes(250)))
-        assert checks.failed() == extents
-        checks.add(100, memoryview(data)[100:350])
-        assert checks.failed() == []
