@@ -7,7 +7,6 @@ import random
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -42,20 +41,6 @@ def build(batch: pa.RecordBatch, columns: list[str], frame_bytes: int) -> bloom.
     """Return the filters of a frame of so many bytes."""
     values = bloom.distinct_values(batch, columns)
     return bloom.build_filters(batch.schema, values, frame_bytes=frame_bytes)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (b"", 0xEF46DB3751D8E999),
-        (b"a", 0xD24EC4F1A98C6E5B),
-        (b"abc", 0x44BC2CF5AD770999),
-        (bytes(range(101)), 0xE99038495F85381E),
-    ],
-)
-def test_hashes_are_xxhash64(value: bytes, expected: int) -> None:
-    (found,) = bloom.hash_values(pa.array([value], pa.binary()))
-    assert int(found) == expected
 
 
 @pytest.mark.skipif(
@@ -102,23 +87,6 @@ def test_filters_take_their_share_of_a_frame_at_most() -> None:
 def test_column_with_a_very_long_value_has_no_filter() -> None:
     batch = pa.record_batch({"a": ["x" * (bloom.MOST_VALUE_BYTES + 1), "y"]})
     assert build(batch, ["a"], 1 << 20) == {}
-
-
-def test_columns_without_values_have_an_empty_filter() -> None:
-    for data_type in (pa.string(), pa.int64(), pa.decimal128(20, 1), pa.bool_()):
-        batch = pa.record_batch([pa.array([None, None], data_type)], names=["a"])
-        filters = build(batch, ["a"], 1 << 10)
-        assert not np.frombuffer(filters["a"], np.uint8).any()
-
-
-@pytest.mark.parametrize("data_type", [pa.float64(), pa.list_(pa.int8()), pa.null(), pa.float32()])
-def test_floats_and_nested_columns_have_no_filter(data_type: pa.DataType) -> None:
-    assert not bloom.has_filter(data_type)
-
-
-def test_filters_of_a_frame_pass_through_the_footer() -> None:
-    filters = {"b": b"y" * 64, "a": b"z" * 32}
-    assert bloom.decode_filters(bloom.encode_filters(filters), where="") == filters
 
 
 @pytest.mark.parametrize("text", ["!", 5, "A", "", base64.b64encode(b"x" * 31).decode(), None])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.bounds import BOUND_LENGTH, Bounds, columns_with_stats, compute, merge
+from segstore_ds.format.bounds import Bounds, columns_with_stats, compute, merge
 
 TOP = "\U0010ffff"
 DOUBLES = [-math.inf, -1e300, -1.5, -5e-324, -0.0, 0.0, 5e-324, 2.0, 1e300, math.inf]
@@ -120,11 +120,6 @@ def test_long_strings_and_binaries_round_outwards(value, low, high):
 def test_invalid_utf8_extremes_give_no_bounds(values, low, high):
     array = pa.array(values, pa.binary()).view(pa.string())
     assert stats_of(array, None) == Bounds(low, high, 0)
-
-
-def test_bounds_never_exceed_their_length():
-    column = stats_of(["x" * 10_000, "y" * 10_000], pa.string())
-    assert len(column.min) == len(column.max) == BOUND_LENGTH
 
 
 def test_merging_keeps_the_widest_bounds_and_adds_nulls():

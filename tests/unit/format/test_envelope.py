@@ -1,8 +1,5 @@
 """The envelope: five different errors, and no flipped bit or cut passes."""
 
-import random
-import re
-
 import pytest
 import zstandard
 
@@ -14,7 +11,6 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format.envelope import (
-    COMPRESS_ABOVE_BYTES,
     decode_envelope,
     digest_of,
     encode_envelope,
@@ -35,13 +31,6 @@ def test_a_body_comes_back_and_its_bytes_are_stable(body):
     assert data == encode_envelope(body)
     assert data.startswith(b"v1\n")
     assert decode_envelope(data, where="x") == body
-
-
-def test_only_large_bodies_that_shrink_are_compressed():
-    assert encode_envelope(b"a" * COMPRESS_ABOVE_BYTES).split(b" ")[0] == b"v1\nplain"
-    assert encode_envelope(b"a" * (COMPRESS_ABOVE_BYTES + 1)).split(b" ")[0] == b"v1\nzstd"
-    noise = random.Random(0).randbytes(5000)
-    assert encode_envelope(noise).split(b" ")[0] == b"v1\nplain"
 
 
 @pytest.mark.parametrize(
@@ -96,16 +85,6 @@ def test_every_cut_and_every_flipped_bit_is_noticed(body):
                 decode_envelope(bytes(bad), where="x")
 
 
-def test_a_cut_is_named_as_such():
-    data = encode_envelope(b"hello")
-    header = data.index(b"\n", 3) + 1
-    for end in range(3, len(data)):
-        with pytest.raises(TruncatedObjectError, match="header" if end < header else "body"):
-            decode_envelope(data[:end], where="x")
-    with pytest.raises(CorruptionError, match="extra bytes after the body"):
-        decode_envelope(data + b"!", where="x")
-
-
 @pytest.mark.parametrize(
     "header",
     [
@@ -142,18 +121,3 @@ def test_an_unknown_codec_is_a_newer_writers():
 def test_a_body_that_contradicts_its_header(codec, stored, raw_bytes):
     with pytest.raises(CorruptionError):
         decode_envelope(built(codec, stored, raw_bytes), where="x")
-
-
-def test_a_bomb_is_refused_before_it_is_decoded():
-    bomb = zstandard.compress(bytes(300 << 20))
-    with pytest.raises(CorruptionError, match="larger than allowed"):
-        decode_envelope(built(b"zstd", bomb, 300 << 20), where="x")
-    with pytest.raises(CorruptionError, match="wrong length"):
-        decode_envelope(built(b"zstd", bomb, 10), where="x")
-    with pytest.raises(CorruptionError, match="larger than allowed"):
-        decode_envelope(encode_envelope(b"x" * 100), where="x", raw_limit_bytes=99)
-
-
-def test_the_digest_is_blake2b_of_all_parts():
-    assert re.fullmatch("[0-9a-f]{32}", digest_of(b"a"))
-    assert digest_of(b"a", b"b") == digest_of(b"ab") != digest_of(b"a")

@@ -10,11 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import segstore_ds
-from segstore_ds.format.arrow.frame import decode_frame, encode_frame
 from segstore_ds.format.parquet import segment
-from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
+from segstore_ds.format.parquet.writer import can_store
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
-from segstore_ds.format.segment import PARQUET, find_format
 from segstore_ds.write.event_rows import EventRows
 from segstore_ds.write.layout import Layout
 
@@ -33,62 +31,6 @@ def out_of_memory(monkeypatch):
 
 def no_memory(*_, **__):
     raise pa.ArrowMemoryError("malloc of size 4294967296 failed")
-
-
-def test_arrows_error_is_both():
-    assert issubclass(pa.ArrowMemoryError, MemoryError)
-    assert issubclass(pa.ArrowMemoryError, pa.ArrowException)
-
-
-def test_frame_is_not_called_damaged(out_of_memory):
-    frame = encode_frame(BATCH, compression="zstd", compression_level=None, stats_columns=[])
-    out_of_memory(pa.ipc, "open_stream")
-    with pytest.raises(MemoryError):
-        decode_frame(frame.data, rows=3, schema=BATCH.schema, columns=None, where="w")
-
-
-@pytest.fixture(name="parquet")
-def parquet_segment():
-    """Return a function that reads the index of a Parquet segment, and the segment."""
-    schema = BATCH.append_column("m", BATCH.column("n")).schema
-    writer = ParquetEncoder(schema, compression="zstd", compression_level=None, stats_columns=[])
-    batch = pa.record_batch([BATCH.column("n")] * 2, schema=schema)
-    pieces = [writer.start(), b"".join(writer.add(batch)[0])]
-    end, summary = writer.finish()
-    whole = b"".join([*pieces, end])
-
-    def parse():
-        return find_format(PARQUET, where="w").parse_index(
-            end, object_bytes=len(whole), where="w", footer_crc=summary.footer_crc
-        )
-
-    return parse, whole
-
-
-def test_index_of_parquet_is_not_called_damaged(out_of_memory, parquet):
-    parse, _ = parquet
-    out_of_memory(pq, "read_metadata")
-    with pytest.raises(MemoryError):
-        parse()
-
-
-@pytest.mark.parametrize("columns", [None, ["m"]])
-def test_frame_of_parquet_is_not_called_damaged(parquet, columns):
-    """A frame that can't be decoded for want of memory is read later."""
-    parse, whole = parquet
-    index = parse()
-    spans = parse().spans(0, columns)
-
-    def decode():
-        data = [pa.py_buffer(whole[start:end]) for start, end in spans]
-        schema = pa.schema([("n", pa.int64()), ("m", pa.int64())])
-        return index.decode(0, data, schema=schema, columns=columns, where="w")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment, "ParquetReader", no_memory)
-        with pytest.raises(MemoryError):
-            decode()
-    assert decode()["m"].to_pylist() == [1, 2, 3]
 
 
 def test_schema_is_not_called_unfit_for_parquet():
@@ -121,6 +63,7 @@ def test_value_is_not_called_unfit(out_of_memory):
     [
         ("arrow", pa.ipc, "open_stream"),
         ("parquet", segment, "ParquetReader"),
+        ("parquet", pq, "read_metadata"),
     ],
 )
 def test_salvage_leaves_nothing_out_for_want_of_memory(

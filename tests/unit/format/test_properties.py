@@ -1,16 +1,27 @@
-"""Properties that name columns: what a drop, a copy and a change of them ask the table."""
+"""Properties that name columns, and records of copies: what is asked of them, and carried on."""
 
 from dataclasses import replace
 
 import pytest
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.copies import (
+    CLONE,
+    EVENTS,
+    SEGMENTS,
+    CopyRecord,
+    Origin,
+    Pin,
+    mode_of,
+    parse_copy,
+)
 from segstore_ds.format.properties import (
     PROPERTIES,
     follow_columns,
     inherited_properties,
     refuse_needed,
 )
+from segstore_ds.format.record import from_json, to_json
 from segstore_ds.format.root import Epoch, Kept, Root, Tag
 
 ROOT = Root("s", 0, "t0", "", 1, "create", (Epoch(0, 0, "x", None),))
@@ -66,3 +77,25 @@ def test_rules_of_expiry_are_refused_where_tags_keep_versions() -> None:
         except InvalidInputError:
             refused.add(each.name)
     assert refused == {"expiry"}
+
+
+RECORDS = {
+    SEGMENTS: CopyRecord("c", SEGMENTS, "s", 0, 3, 5, 9, "d", 2, 100),
+    EVENTS: CopyRecord("c", EVENTS, "s", 1, 3, 5, 9, "d", extra={"later": [1]}),
+    CLONE: CopyRecord("c", CLONE, "s", 0, 3, 5, 9, "d", 2, 0, origin="file:///a"),
+}
+PIN = Pin(3, "file:///c", "f00", made=True, released_us=9, extra={"later": None})
+ORIGIN = Origin("s", "file:///a", "c", 3, extra={"later": [1]})
+
+
+@pytest.mark.parametrize("mode", RECORDS)
+def test_record_comes_back_with_unknown_fields(mode):
+    record = RECORDS[mode]
+    assert parse_copy("c", to_json(record)) == record
+    assert mode_of(to_json(record)) == mode
+
+
+def test_pin_and_origin_come_back_with_unknown_fields():
+    for pin in (PIN, replace(PIN, released_us=None)):
+        assert from_json(Pin, to_json(pin), where="pin 'c'") == pin
+    assert from_json(Origin, to_json(ORIGIN), where="origin 's'", stream_id="s") == ORIGIN

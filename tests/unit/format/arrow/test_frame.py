@@ -8,15 +8,8 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.arrow.frame import (
-    ALIGNMENT,
-    Frame,
-    check_frame,
-    decode_frame,
-    encode_frame,
-)
+from segstore_ds.format.arrow.frame import ALIGNMENT, Frame, check_frame, decode_frame, encode_frame
 from segstore_ds.format.parquet.writer import ParquetEncoder
-from segstore_ds.format.rows import rows_pool
 from segstore_ds.format.schema.codec import fingerprint
 
 VARIANT = pa.struct(
@@ -66,9 +59,9 @@ def spark_batch():
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def encode(batch, compression="zstd", level=None, columns=()) -> Frame:
+def encode(batch, compression="zstd", columns=()) -> Frame:
     return encode_frame(
-        batch, compression=compression, compression_level=level, stats_columns=columns
+        batch, compression=compression, compression_level=None, stats_columns=columns
     )
 
 
@@ -89,14 +82,13 @@ def test_every_type_of_spark_comes_back_exactly(compression):
     assert frame.fingerprint == fingerprint(batch.schema)
 
 
-@pytest.mark.parametrize("name", SPARK_COLUMNS)
 @pytest.mark.parametrize(("start", "end"), [(0, 3), (1, 3), (1, 2), (2, 2)])
-def test_every_type_comes_back_from_slices_and_projections(name, start, end):
+def test_every_type_comes_back_from_slices_and_projections(start, end):
     batch = spark_batch()
     part = batch.slice(start, end - start)
-    frame = encode(part, columns=[name])
-    result = decode(frame, batch.schema, [name])
-    assert result.equals(part.select([name]))
+    frame = encode(part, columns=list(SPARK_COLUMNS))
+    for name in SPARK_COLUMNS:
+        assert decode(frame, batch.schema, [name]).equals(part.select([name])), name
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 3), (1, 3), (1, 1)])
@@ -128,49 +120,11 @@ def test_unknown_and_repeated_columns_are_refused(columns):
         decode(encode(batch), batch.schema, columns)
 
 
-def test_strings_that_are_not_utf8_come_back_as_they_were():
-    array = pa.array([b"\xff", b"\xed\xa0\x80"], pa.binary()).view(pa.string())
-    batch = pa.record_batch({"s": array})
-    assert decode(encode(batch), batch.schema).equals(batch)
-
-
 def test_uncompressed_frames_are_read_without_a_copy():
     batch = pa.record_batch({"a": pa.array(range(1000), pa.int64())})
     frame = encode(batch, "none")
     address = decode(frame, batch.schema).column(0).buffers()[1].address
     assert frame.data.address <= address < frame.data.address + frame.data.size
-
-
-def test_raw_bytes_are_what_the_buffers_take():
-    batch = pa.record_batch({"a": pa.array([7] * 10_000, pa.int64())})
-    sizes = {encode(batch, codec).raw_bytes for codec in CODECS}
-    assert len(sizes) == 1
-    assert sizes.pop() >= 80_000
-    assert encode(batch).data.size < 5000
-
-
-def test_frame_above_the_limit_is_not_decompressed():
-    batch = pa.record_batch({"a": pa.array([7] * 10_000, pa.int64())})
-    frame = encode(batch)
-    before = rows_pool().bytes_allocated()
-    with pytest.raises(CorruptionError, match="limit_bytes=70000"):
-        decode(frame, batch.schema, limit_bytes=70_000)
-    assert rows_pool().bytes_allocated() == before
-
-
-@pytest.mark.parametrize(
-    ("codec", "level"), [("zip", None), ("zstd", 99), ("lz4", 10**30), ("", None)]
-)
-def test_unknown_codecs_and_levels_are_refused(codec, level):
-    with pytest.raises(InvalidInputError):
-        encode(spark_batch(), codec, level)
-
-
-def test_a_wrong_checksum_names_the_place_and_both_values():
-    batch = spark_batch()
-    frame = encode(batch)
-    with pytest.raises(CorruptionError, match=rf"'seg\[0\]', expected=7, actual={frame.crc}"):
-        check_frame(frame.data, crc=7, where="seg[0]")
 
 
 def test_another_number_of_rows_or_another_schema_is_corrupt():
@@ -206,14 +160,6 @@ def test_dictionaries_and_views_that_are_smuggled_in_are_corrupt():
             decode_frame(data, rows=1, schema=schema, columns=None, where="w")
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 64, 500])
-def test_cut_bytes_with_a_right_checksum_are_corrupt(length):
-    batch = spark_batch()
-    data = bytes(encode(batch).data)[:length]
-    with pytest.raises(CorruptionError):
-        decode_frame(data, rows=3, schema=batch.schema, columns=None, where="w")
-
-
 @pytest.mark.parametrize("data_type", [pa.string(), pa.binary(), pa.list_(pa.int8())], ids=str)
 @pytest.mark.parametrize("nesting", [None, "struct", "list", "map"])
 @pytest.mark.parametrize("ends", [(0, 900, 3), (0, 2, 900), (-9, 2, 3), (2, 1, 3), (0, 2, -1)])
@@ -234,17 +180,6 @@ def test_offsets_that_point_elsewhere_are_corrupt(data_type, nesting, ends):
     crafted = data.replace(good, struct.pack("<iii", *ends))
     with pytest.raises(CorruptionError):
         decode_frame(crafted, rows=2, schema=batch.schema, columns=None, where="w")
-
-
-def test_buffers_that_are_too_short_for_the_rows_are_corrupt():
-    """The count of rows is the crafted one, in the message and in the index alike."""
-    batch = pa.record_batch({"c": pa.array(range(321), pa.int64())})
-    data = bytes(encode(batch, "none").data)
-    good = struct.pack("<q", 321)
-    assert data.count(good) == 2
-    crafted = data.replace(good, struct.pack("<q", 900_000))
-    with pytest.raises(CorruptionError):
-        decode_frame(crafted, rows=900_000, schema=batch.schema, columns=None, where="w")
 
 
 def test_messages_that_declare_nothing_are_not_decompressed():

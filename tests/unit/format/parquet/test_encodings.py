@@ -21,13 +21,13 @@ TEXTS = [f"text {number}" for number in REPEATED]
 DRAW = np.random.default_rng(7)
 
 
-def choose(batch: pa.RecordBatch, used: Encodings | None = None, **options) -> Encodings:
+def choose(batch: pa.RecordBatch, **options) -> Encodings:
     """Choose among all ways, with zstd."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_batches([batch]), sink)
     schema = pq.ParquetFile(sink).schema
     paths = [schema.column(place).path for place in range(len(schema.names))]
-    return choose_encodings(batch, paths, **{"compression": "zstd", "used": used} | options)
+    return choose_encodings(batch, paths, **{"compression": "zstd"} | options)
 
 
 def encode(*batches: pa.RecordBatch) -> tuple[bytes, pq.FileMetaData]:
@@ -68,21 +68,6 @@ def test_names_with_dots_keep_the_rule():
     lists = pa.ListArray.from_arrays(pa.array(range(1001), pa.int32()), numbers)
     batch = pa.record_batch({"a": lists, "a.list.element": numbers, "b": numbers})
     assert choose(batch).columns("DICTIONARY") == ["b"]
-
-
-def test_rows_of_the_frame_decide():
-    """50,000 different values are too many for a frame of 65,536 rows, and few for a larger one."""
-    batch = pa.record_batch({"value": DRAW.integers(0, 50_000, 1 << 18) / 1000})
-    assert choose(batch.slice(0, 1 << 16)).columns("DICTIONARY") == []
-    assert choose(batch).columns("DICTIONARY") == ["value"]
-
-
-def test_one_value_at_three_places_does_not_make_the_others_rare():
-    """60,000 different values of 200,000, as measured ones are: a dictionary halves them."""
-    for seed in (6, 10, 17, 23):
-        draw = np.random.default_rng(seed)
-        batch = pa.record_batch({"value": draw.normal(100, 15, 200_000).round(3)})
-        assert choose(batch).ways == {"value": ("DICTIONARY", True)}
 
 
 def columns() -> dict[str, tuple[pa.Array, int, bool]]:
@@ -187,12 +172,6 @@ def test_steps_between_the_places_of_a_sample_do_not_count(rows):
     assert 1.2 < found.row_bytes < 1.5
 
 
-def test_an_archive_is_compressed_for_less():
-    """Doubles keep 6 % of their bytes from zstd, for whom asks for few bytes."""
-    batch = pa.record_batch({"c": DRAW.random(ROWS)})
-    assert choose(batch, level=15).ways["c"] == ("PLAIN", True)
-
-
 def test_row_groups_of_another_nature_are_encoded_otherwise():
     """One file, its groups in order, each as suits it: a narrow column among wide ones counts."""
     rows = 1 << 16
@@ -208,10 +187,3 @@ def test_row_groups_of_another_nature_are_encoded_otherwise():
     coded = [group.column(0).dictionary_page_offset is not None for group in groups]
     assert coded == [False, True, True, False]
     assert groups[1].column(0).total_compressed_size < 8 * rows / 20
-
-
-def test_what_is_in_use_stays_where_others_are_hardly_cheaper():
-    batch = pa.record_batch({"n": DRAW.integers(0, 1000, ROWS), "s": ["ab", "c"] * (ROWS // 2)})
-    used = choose(batch)
-    assert choose(batch.slice(100), used).ways == used.ways
-    assert choose(batch, Encodings(dict.fromkeys("ns", ("PLAIN", False)))) == used

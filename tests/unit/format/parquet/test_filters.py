@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from segstore_ds.errors import CorruptionError
 from segstore_ds.format import bloom
 from segstore_ds.format.parquet import filters as parquet_filters
 from segstore_ds.format.parquet.writer import ParquetEncoder
@@ -73,38 +72,11 @@ def test_filters_stay_within_their_share() -> None:
 
 
 @needs_writer
-def test_sizes_are_expected_by_a_sample() -> None:
-    """Values that go on coming, that all came at once, and of columns in order."""
-    rows = 65_536
-    columns = {
-        "fresh": [n * 7919 % rows for n in range(rows)],
-        "few": [n % 400 for n in range(rows)],
-        "sorted": [n // 16 for n in range(rows)],
-    }
-    batch = pa.record_batch({name: pa.array(each) for name, each in columns.items()})
-    for name, each in columns.items():
-        (size,) = parquet_filters.choose_filters(batch, [name], frame_bytes=1 << 30).values()
-        needed = len({*each}) * bloom.VALUE_BITS
-        assert needed <= size * 8 < 2 * needed
-
-
-@needs_writer
 def test_end_is_found_without_an_entry() -> None:
     for keys in ((), ("user",)):
         data, end_bytes = write(*keys)
         found = find_end(FORM, lambda count, data=data: data[-count:], object_bytes=len(data))
         assert found == end_bytes
-
-
-@needs_writer
-def test_damage_of_a_filter_is_found_when_the_segment_is_opened() -> None:
-    data, end_bytes = write("user")
-    tail = data[-end_bytes:]
-    crc = zlib.crc32(tail)
-    for place in (0, 3, 20, 200):
-        damaged = tail[:place] + bytes([tail[place] ^ 1]) + tail[place + 1 :]
-        with pytest.raises(CorruptionError):
-            FORM.parse_index(damaged, object_bytes=len(data), where="x", footer_crc=crc)
 
 
 @needs_writer

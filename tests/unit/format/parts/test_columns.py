@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format.bounds import Bounds, label_of
 from segstore_ds.format.envelope import decode_envelope, split_envelope
 from segstore_ds.format.parts.columns import concat, from_entries
@@ -18,7 +18,7 @@ from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
 from segstore_ds.format.parts.rows import encode_rows
 from segstore_ds.format.parts.segments import Part, build_part, decode_part, read_stats
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.statistics import Stats, build_text, decode_stats, encode_stats
+from segstore_ds.format.statistics import Stats, build_text, decode_stats
 from segstore_ds.format.statistics import concat as concat_stats
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -135,14 +135,6 @@ def test_segment_entry_takes_at_most_sixteen_bytes():
     assert len(encoded(typical(20_000))) <= 16 * 20_000
 
 
-def test_names_of_copies_take_no_more_than_those_of_writers():
-    copied = [
-        replace(entry, path=f"copy-x/{entry.segment_id:016x}-{entry.path[21:33]}.arrow")
-        for entry in typical(20_000)
-    ]
-    assert len(encoded(copied)) <= 16 * len(copied)
-
-
 @pytest.mark.parametrize(
     "attempt",
     ["1a", "redact", *(pytest.param(each, marks=pytest.mark.slow) for each in ("0p", "inline"))],
@@ -157,16 +149,6 @@ def test_names_with_words_for_attempts_take_no_more_than_those_of_writers(attemp
     part, _ = decoded(data)
     assert len(part.columns.kind_names) == 1
     assert [*part.columns.entries()] == rewritten
-
-
-def test_statistics_are_not_among_the_segments():
-    entries = typical(100)
-    texts = [f'{{"int:n":[{n},{n},0]}}' for n in range(100)]
-    front, behind = split_envelope(encoded(entries, texts))
-    bare, nothing = split_envelope(encoded(entries))
-    assert nothing == b""
-    assert len(front) - len(bare) < 300
-    assert decoded(front + behind)[1].texts() == texts
 
 
 def test_statistics_of_a_part_are_bounded(monkeypatch):
@@ -187,29 +169,6 @@ def test_statistics_that_can_not_be_read_are_unknown():
     assert columns_of([huge]).texts() == [None]
 
 
-def test_merged_statistics_have_the_bytes_of_new_ones():
-    """So repair can prove a part that was merged, whatever columns its segments have."""
-    both = '{"int:n":[7,8,1],"string:t":["c","d",0]}'
-    parts = [['{"int:n":[1,2,0]}', None], ['{"string:t":["a","b",0]}'], [None], [both]]
-    merged = concat_stats([columns_of(texts) for texts in parts])
-    assert encode_stats(merged) == encode_stats(
-        columns_of([text for part in parts for text in part])
-    )
-
-
-@pytest.mark.parametrize("cut", [1, 10])
-def test_statistics_that_are_cut_are_damage(cut):
-    data = encoded(typical(2), ['{"int:n":[1,2,0]}', None])
-    with pytest.raises(FormatError):
-        decoded(data[:-cut])
-
-
-def test_statistics_of_another_part_are_damage():
-    one, other = (encoded(typical(2), [f'{{"int:n":[{n},2,0]}}', None]) for n in (0, 1))
-    with pytest.raises(CorruptionError, match="wrong digest"):
-        decoded(split_envelope(one)[0] + split_envelope(other)[1])
-
-
 @pytest.mark.parametrize(
     "columns",
     [
@@ -226,20 +185,6 @@ def test_forged_statistics_are_corruption(columns):
     forged = encode_rows(pa.RecordBatch.from_pydict(columns))
     with pytest.raises(CorruptionError):
         decode_stats(forged, rows=2, where="x")
-
-
-def test_names_of_forged_statistics_are_corruption():
-    cells = pa.array([{"min": 1, "max": 2, "nulls": 0}] * 2)
-    twice = encode_rows(pa.RecordBatch.from_arrays([cells, cells], ["int:n", "int:n"]))
-    no_text = encode_rows(pa.RecordBatch.from_pydict({"int:n": cells})).replace(b":n", b":\xff")
-    for forged in (twice, no_text):
-        with pytest.raises(CorruptionError):
-            decode_stats(forged, rows=2, where="x")
-
-
-def test_statistics_of_unknown_kinds_are_passed_over():
-    found = encode_rows(pa.RecordBatch.from_pydict({"century:n": pa.array([1, 2])}))
-    assert decode_stats(found, rows=2, where="x").columns == {}
 
 
 @pytest.mark.parametrize(

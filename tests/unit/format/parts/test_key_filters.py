@@ -1,8 +1,6 @@
 """Filters of whole segments: as bytes and back, within their shares, and never without a value."""
 
 import random
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +10,7 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format import bloom
 from segstore_ds.format.parts import segments
 from segstore_ds.format.parts.columns import from_entries
-from segstore_ds.format.parts.segments import (
-    LEAST_BYTES,
-    MOST_BYTES,
-    SegmentFilters,
-    join_frames,
-    parse_filters,
-)
+from segstore_ds.format.parts.segments import SegmentFilters, join_frames, parse_filters
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.statistics import Stats
 
@@ -30,34 +22,6 @@ SEGMENTS: list[SegmentFilters] = [
     {"user": (bytes(range(32)),)},
     {"a": (bytes(64), bytes(32)), "größe": (bytes(range(32, 64)),)},
 ]
-
-
-def hashes(count: int) -> bloom.Hashes:
-    values = [RANDOM.randbytes(8) for _ in range(count)]
-    found = bloom.hash_values(pa.array(values, pa.binary()))
-    assert found is not None
-    return found
-
-
-def joined(*frames: bloom.Hashes, segment_bytes: int = 1 << 20) -> Any:
-    filters = [{"key": bloom.insert(frame, 4)} for frame in frames]
-    return join_frames(filters, segment_bytes=segment_bytes)
-
-
-def part_of(filters: list[SegmentFilters]) -> tuple[segments.Part, list[SegmentFilters]]:
-    """Return a part with filters, and what is read of it."""
-    entries = [SegmentEntry(n, f"t/{n}", 9, 99, 9, 7) for n in range(len(filters))]
-    none = Stats(len(filters), {})
-    part, behind = segments.build_part(from_entries(entries), none, filters)
-    return part, segments.read_filters(part, behind, where="x")
-
-
-def test_filters_come_back() -> None:
-    part, found = part_of(SEGMENTS)
-    assert (found, part.looked) == (SEGMENTS, 3)
-    part, found = part_of([None] * 3)
-    assert (found, part.looked, part.behind_bytes) == ([None] * 3, 0, 0)
-    assert part_of([{}, None])[1] == [{}, None]
 
 
 @pytest.mark.parametrize(
@@ -78,27 +42,14 @@ def test_malformed_filters_are_refused(column: pa.Array) -> None:
         parse_filters(pa.record_batch([column], ["other"]), "filters", where="x")
 
 
-def test_filters_of_another_part_are_refused() -> None:
-    part, _ = part_of(SEGMENTS)
-    _, behind = segments.build_part(part.columns, Stats(4, {}), [None, {}, {}, {}])
-    with pytest.raises(CorruptionError, match="wrong digest"):
-        segments.read_filters(part, behind, where="x")
-
-
-@pytest.mark.parametrize("change", [{"looked": 2}, {"columns": 3}])
-def test_filters_of_other_segments_are_refused(change: dict[str, int]) -> None:
-    part, _ = part_of(SEGMENTS)
-    _, behind = segments.build_part(part.columns, Stats(4, {}), SEGMENTS)
-    wrong = replace(part, looked=change.get("looked", part.looked))
-    wrong = replace(wrong, columns=part.columns.slice(0, change.get("columns", 4)))
-    with pytest.raises(CorruptionError, match="other segments"):
-        segments.read_filters(wrong, behind, where="x")
-
-
 def test_no_value_of_a_frame_is_lost() -> None:
     for sizes in ((8, 8), (30, 30, 2), (60, 60, 60), (0, 5), (1,)):
-        frames = [hashes(size) for size in sizes]
-        found = joined(*frames)["key"]
+        frames = []
+        for size in sizes:
+            values = [RANDOM.randbytes(8) for _ in range(size)]
+            frames.append(bloom.hash_values(pa.array(values, pa.binary())))
+        filters = [{"key": bloom.insert(frame, 4)} for frame in frames]
+        found = join_frames(filters, segment_bytes=1 << 20)["key"]
         assert len(found) <= len(frames)
         for frame in frames:
             held = np.array([bloom.may_hold(data, frame) for data in found])
@@ -107,33 +58,11 @@ def test_no_value_of_a_frame_is_lost() -> None:
                 assert bloom.hold_any(found, np.array([value])).any()
 
 
-def test_filters_are_united_while_they_tell_values_apart() -> None:
-    same = hashes(20)
-    assert len(joined(same, same, same)["key"]) == 1
-    assert len(joined(*(hashes(60) for _ in range(4)))["key"]) == 4
-    sizes = [bloom.insert(hashes(5), blocks) for blocks in (2, 2, 3)]
-    assert [len(data) for data in bloom.join_filters(sizes)] == [64, 96]
-
-
-def test_filters_answer_together_as_each_alone() -> None:
-    filters = [bloom.insert(hashes(9), blocks) for blocks in (1, 2, 5, 1)]
-    for asked in (hashes(1), hashes(40)):
-        alone = [bool(bloom.may_hold(data, asked).any()) for data in filters]
-        assert bloom.hold_any(filters, asked).tolist() == alone
-    assert bloom.hold_any([], hashes(2)).tolist() == []
-
-
-def test_columns_beyond_the_share_or_without_a_filter_are_left_out() -> None:
-    frames = [{"a": bytes(LEAST_BYTES), "b": bytes(32)}, {"a": bytes(LEAST_BYTES)}]
-    assert set(join_frames(frames, segment_bytes=1)) == {"a"}
-    assert join_frames([{"a": bytes(LEAST_BYTES + 32)}], segment_bytes=1) == {}
-    assert join_frames([{"a": bytes(MOST_BYTES + 32)}], segment_bytes=1 << 40) == {}
-    assert join_frames([], segment_bytes=1) == {}
-
-
 def test_parts_hold_a_bounded_size_of_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "FILTER_BYTES", 32 * 5)
     filled: list[SegmentFilters] = [{"a": (RANDOM.randbytes(32),)} for _ in range(8)]
-    part, found = part_of(filled)
+    entries = [SegmentEntry(n, f"t/{n}", 9, 99, 9, 7) for n in range(8)]
+    part, behind = segments.build_part(from_entries(entries), Stats(8, {}), filled)
+    found = segments.read_filters(part, behind, where="x")
     assert found == [*filled[:5], {}, {}, {}]
     assert part.looked == 8

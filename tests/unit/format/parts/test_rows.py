@@ -1,4 +1,4 @@
-"""Rows as an Arrow frame: what goes in comes out, in few bytes, and nothing forged comes in."""
+"""Rows as an Arrow frame, and parts of them: what goes in comes out, nothing forged comes in."""
 
 from typing import Any
 
@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.parts.rows import (
-    ROWS_LIMIT,
-    decode_rows,
-    encode_rows,
-    facts_of,
-    integers_of,
-)
+from segstore_ds.format.parts.kinds import RETIRED, WRITERS
+from segstore_ds.format.parts.rows import ROWS_LIMIT, decode_rows, encode_rows, facts_of
+from segstore_ds.format.root import Retired, Writer
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 N = pa.schema([("n", pa.int64())])
@@ -50,23 +46,10 @@ def test_nulls_and_texts_come_back(numbers: list[Any], texts: list[Any]) -> None
         assert decode_rows(body, schema, where="x", optional=("n",))["n"].to_pylist() == repeated
 
 
-def test_columns_that_others_added_are_passed_over() -> None:
-    both = pa.record_batch([pa.array([1, 2]), pa.array(["a", "b"])], ["n", "later"])
-    found = decode_rows(encode_rows(both, {"more": [1]}), N, where="x")
-    assert found.schema.names == ["n"]
-    assert facts_of(found, where="x") == {"more": [1]}
-    assert facts_of(decode_rows(encode_rows(both), N, where="x"), where="x") == {}
-
-
 @pytest.mark.parametrize("values", [range(70, 60_070), [5] * 60_000])
 def test_steady_columns_take_few_bytes(values: Any) -> None:
     empty = len(encode_envelope(encode_rows(batch([0]))))
     assert len(encode_envelope(encode_rows(batch(list(values))))) < empty + 100
-
-
-def test_a_column_that_mostly_counts_up_takes_a_byte_per_row() -> None:
-    values = np.cumsum(np.arange(60_000) % 3 + 10**12 % 7).tolist()
-    assert len(encode_rows(batch(values))) < 60_000 + 1000
 
 
 @pytest.mark.parametrize(
@@ -126,17 +109,55 @@ def test_offsets_of_texts_are_checked() -> None:
             decode_rows(forged, pa.schema([("n", pa.string())]), where="x")
 
 
-def test_integers_are_checked_where_they_are_taken() -> None:
-    found = decode_rows(encode_rows(batch([3, 4])), N, where="x")
-    assert integers_of(found, "n", where="x", least=3, most=4).tolist() == [3, 4]
-    for least, most in ((4, 9), (0, 3)):
-        with pytest.raises(CorruptionError, match="out of range"):
-            integers_of(found, "n", where="x", least=least, most=most)
-
-
 def test_facts_that_are_no_object_are_refused() -> None:
     for facts in (b"[]", b"{", b"7"):
         schema = N.with_metadata({b"facts": facts})
         forged = stored(pa.record_batch([pa.array([1])], schema=schema))
         with pytest.raises(CorruptionError):
             facts_of(decode_rows(forged, N, where="x"), where="x")
+
+
+def test_rows_come_back():
+    writers = {"etl": Writer("query", 4, 9, 5, 30, "AAECAwQFBgc="), "ärger": Writer("", 0, 2, 0, 0)}
+    assert WRITERS.decode(WRITERS.encode(writers), where="x") == writers
+    retired = (
+        Retired("segment", "t/a", 3, 17),
+        Retired("status", f"status/{3:020d}-segments-{'a' * 32}", 4, 18),
+    )
+    assert RETIRED.decode(RETIRED.encode(retired), where="x") == retired
+
+
+def test_rows_that_hold_something_else_are_refused():
+    """As those of a root are: paths, limits and fingerprints are checked."""
+    path = f"status/{3:020d}-segments-{'a' * 32}"
+    good = {"kind": "part", "path": path, "version": 3, "time_us": 7}
+    wrongs = [
+        {**good, "path": "../x"},
+        {**good, "kind": "k" * 21},
+        {**good, "version": -1},
+        {**good, "version": None},
+        {**good, "time_us": "x"},
+        {**good, "path": b"\xff"},
+        {name: good[name] for name in ("kind", "path", "version")},
+    ]
+    assert RETIRED.decode(encode_rows(rows_of(good)), where="x") == (Retired(*good.values()),)
+    for wrong in wrongs:
+        with pytest.raises(CorruptionError):
+            RETIRED.decode(encode_rows(rows_of(wrong)), where="x")
+    writer = {"owner": "", "batch_id": 1, "version": 2, "rows": 3, "end": 4, "fingerprint": ""}
+    named = {**writer, "name": "etl"}
+    assert WRITERS.decode(encode_rows(rows_of(named)), where="x") == {"etl": Writer("", 1, 2, 3, 4)}
+    for wrong in ({**named, "fingerprint": "x"}, {**named, "owner": "o" * 1001}, writer):
+        with pytest.raises(CorruptionError):
+            WRITERS.decode(encode_rows(rows_of(wrong)), where="x")
+    for body in (b"", b"{", encode_rows(rows_of(good))[:-9]):
+        with pytest.raises(CorruptionError):
+            RETIRED.decode(body, where="x")
+
+
+def rows_of(row):
+    return pa.RecordBatch.from_pylist([{k: _stored(v) for k, v in row.items()}])
+
+
+def _stored(value):
+    return value.encode() if isinstance(value, str) else value

@@ -10,11 +10,9 @@ import pytest
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.schema import conversion
-from segstore_ds.format.schema.conversion import conform, decimal_columns, find_overlong
-from segstore_ds.status.table_status import SegmentEntry
+from segstore_ds.format.schema.conversion import conform, find_overlong
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
-from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 TYPE = pa.decimal128(9, 2)
@@ -67,18 +65,6 @@ def batch_of(column: pa.Array) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(range(len(column))), "c": column})
 
 
-def test_only_columns_of_decimals_are_looked_at() -> None:
-    """Where a schema has none, nothing is done."""
-    schema = batch_of(overlong()).schema
-    assert decimal_columns(schema) == (1,)
-    assert decimal_columns(pa.schema([("n", INTS), ("x", pa.map_(INTS, pa.list_(INTS)))])) == ()
-    decimal_columns.cache_clear()
-    for _ in range(3):
-        decimal_columns(schema)
-    assert decimal_columns.cache_info().misses == 1
-    assert find_overlong(batch_of(overlong()), ()) is None
-
-
 @pytest.mark.parametrize(("nest", "path"), list(zip(NESTED, PATHS, strict=True)))
 def test_nested_overlong_decimals_are_found(nest: Callable[..., pa.Array], path: str) -> None:
     """With the path of the leaf; not if they are null or inside a null."""
@@ -128,11 +114,6 @@ def test_parquet_writer_refuses_overlong_decimals_first() -> None:
     assert summary.rows == 8
 
 
-def _formats(stream: Stream) -> list[str]:
-    entries: tuple[SegmentEntry, ...] = stream._log.root.entries
-    return [entry.format for entry in entries]
-
-
 @pytest.mark.parametrize(("digits", "precision"), [(12, 9), (38, 20), (38, 37)])
 def test_appends_refuse_and_merges_keep_overlong_decimals(
     digits: int, precision: int, monkeypatch: pytest.MonkeyPatch
@@ -152,7 +133,7 @@ def test_appends_refuse_and_merges_keep_overlong_decimals(
                 stream.append(bad, layout=Layout(inline_bytes=0, segment_format="arrow"))
         before = stream.read().read_all()
         assert stream.compact(layout=layout).segments_after == 1
-        assert _formats(stream) == ["arrow"]
+        assert [entry.format for entry in stream._log.root.entries] == ["arrow"]
         assert stream.read().read_all() == before
         assert stream.compact(layout=layout).commits == 0
         good = pa.table({"c": pa.array([Decimal(1)] * 4, data_type)})

@@ -1,7 +1,6 @@
 """Dictionaries, views and lists of every kind come out whole, however large they are unpacked."""
 
 import mmap
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError, SchemaMismatchError
+from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.schema import conversion, unpacking
 from segstore_ds.format.schema.codec import normalise_schema
 from segstore_ds.format.schema.conversion import conform, conform_pieces
@@ -51,21 +49,6 @@ def through(array: pa.Array, kind: pa.DataType | None = None) -> list[Any]:
 def test_dictionaries_of_every_text_are_decoded(values: pa.DataType, start: int) -> None:
     """Also where some values are unused, and where the array is a slice or has no rows."""
     assert through(coded(WORDS, values).slice(start)) == WORDS[start:]
-
-
-@pytest.mark.parametrize("values", [pa.large_binary(), pa.binary_view()], ids=str)
-def test_dictionaries_of_bytes_are_decoded(values: pa.DataType) -> None:
-    """Likewise."""
-    expected = [word and word.encode() for word in WORDS]
-    assert through(coded(WORDS, values)) == expected
-
-
-def test_dictionaries_of_nested_values_are_decoded() -> None:
-    """Arrow itself can't take views out of them."""
-    kind = pa.struct([("a", pa.string_view()), ("b", pa.list_view(pa.string_view()))])
-    known = [{"a": LONG, "b": ["x", LONG]}, {"a": None, "b": None}]
-    array = pa.DictionaryArray.from_arrays(pa.array([1, None, 0]), pa.array(known, kind))
-    assert through(array) == [known[1], None, known[0]]
 
 
 @pytest.mark.parametrize("start", range(5))
@@ -205,35 +188,3 @@ def test_a_single_value_that_no_column_holds_is_refused(monkeypatch: pytest.Monk
             list(conform_pieces(batch, pa.schema([("c", pa.string())])))
         with pytest.raises(SchemaMismatchError, match=r"too large.*rows=2"):
             conform(batch, pa.schema([("c", pa.string())]))
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        pa.UnionArray.from_dense(
-            pa.array([0], pa.int8()), pa.array([0], pa.int32()), [coded(["x"])]
-        ),
-        pa.RunEndEncodedArray.from_arrays([1], ["x"]),
-    ],
-    ids=["union", "runs"],
-)
-def test_types_that_cannot_be_stored_are_named(array: pa.Array) -> None:
-    """They are not taken apart to be measured."""
-    with pytest.raises(InvalidInputError, match="cannot be stored"):
-        list(conform_pieces(pa.record_batch({"c": array}), pa.schema([("c", pa.string())])))
-
-
-def test_categories_are_appended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a stream and by its appender, in pieces or not."""
-    schema = pa.schema([("c", pa.string()), ("l", pa.list_(pa.string()))])
-    stream = segstore.create(f"memory://{uuid.uuid4().hex}", schema)
-    batch = pa.record_batch(
-        {"c": coded(WORDS), "l": pa.LargeListArray.from_arrays(range(5), coded(WORDS))}
-    )
-    for size in (1 << 28, 8):
-        monkeypatch.setattr(conversion, "PIECE_BYTES", size)
-        stream.append(batch)
-        with stream.appender(flush_seconds=None) as appender:
-            appender.append(batch)
-    expected = [{"c": word, "l": [word]} for word in WORDS]
-    assert stream.refresh().read().read_all().to_pylist() == expected * 4
