@@ -32,7 +32,7 @@ def maintain(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Forget old versions and delete what nothing needs: by the stream's upkeep, or by ages."""
+    """Forget old versions and delete what nothing needs."""
     if (keep is None and min_versions > 1) or (grace is None and short_grace):
         raise typer.BadParameter("--min-versions needs --keep, and --short-grace needs --grace")
     stream = run.change(url)
@@ -86,7 +86,7 @@ def compact(
 
 
 def verify(run: Run, url: Url) -> None:
-    """Read a whole stream and say what is wrong where; status 1 for damage."""
+    """Read a whole stream and say what is wrong where."""
     with shown("verifying", "events and versions") as progress:
         found = segstore.verify(url, storage_options=run.options(), progress=progress)
     read = f"{found.segments:,} segments, {found.frames:,} frames, {found.rows:,} events"
@@ -115,7 +115,7 @@ def repair(
     replica: Annotated[str | None, "FOLDER: Take lost commits from this copy."] = None,
     yes: Yes = False,
 ) -> None:
-    """Put back what is lost or damaged; status 1 if something stays damaged."""
+    """Put back what is lost or damaged."""
     if allow_loss:
         ask(f"Give up the newest commits of {url} that can't be read?", yes=yes)
     done = segstore.repair(
@@ -143,7 +143,7 @@ def salvage(
     *,
     skip_damaged: Annotated[bool, "Leave out what can't be read."] = False,
 ) -> None:
-    """Copy what can be read of a damaged stream into a new one; status 1 if events were lost."""
+    """Copy what can be read of a damaged stream into a new one."""
     done = segstore.salvage(url, target, skip_damaged=skip_damaged, storage_options=run.options())
     lines = [f"[{row.start}, {row.end}) is now at {row.now}" for row in done.moved]
     lines += [f"LOST [{row.start}, {row.end}): {row.where}: {row.what}" for row in done.lost]

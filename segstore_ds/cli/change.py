@@ -100,7 +100,7 @@ def redact(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Set columns of matching events to null, in all that is stored, or as they get old."""
+    """Set columns of matching events to null, once or as they get old."""
     stream = run.change(url)
     filters, names = only_filter(where), columns.split(",")
     if after is not None:

@@ -45,7 +45,7 @@ def ls(
     *,
     depth: Annotated[int, typer.Option(min=0, help="How many folders deep to look.")] = 3,
 ) -> None:
-    """List the streams in a folder; status 1 if one can't be read."""
+    """List the streams in a folder."""
     found = segstore.streams(url, storage_options=run.options(), depth=depth)
     failed = any(found["code"].to_pylist())
     run.table(found.to_batches(), (*_LISTED, "error") if failed else _LISTED)
@@ -173,7 +173,7 @@ def metrics(
     prometheus: Annotated[bool, "Print the text that Prometheus scrapes."] = False,
     storage: Annotated[bool, "Also say what takes storage; lists the whole stream."] = False,
 ) -> None:
-    """Measure a stream: sizes, segments to merge, lag of readers, followers and tables."""
+    """Measure a stream: sizes, and lag of readers, followers and tables."""
     from segstore_ds.observe.series import sample, stream_samples
 
     try:
@@ -368,7 +368,7 @@ def demo(
         bool, "Download a Java into ~/.jdk if there is no suitable one."
     ] = False,
 ) -> None:
-    """Show what segstore does, in under a minute; leaves a picture, segstore-demo.html."""
+    """Show what segstore does, in under a minute."""
     from segstore_ds.cli.demo import run_demo
 
     run_demo(folder, install_jdk=install_jdk)

@@ -31,7 +31,7 @@ def tag(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Give a cut a name, which retain respects; list or remove such names."""
+    """Name a cut, which retain then respects; list or remove such names."""
     if name is None:
         if move or keep or delete:
             raise typer.BadParameter("--move, --keep and --delete need a NAME")
@@ -66,7 +66,7 @@ def readers(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """List the named readers, their members, and how far each is behind; or release or move one."""
+    """List the named readers and how far each is behind; release or move one."""
     if release is not None and reset is not None:
         raise typer.BadParameter("give --release or --reset")
     if reset is not None:
@@ -134,7 +134,7 @@ def followers(
     allow_promoted: Annotated[bool, "Remove it even if it may be the primary now."] = False,
     yes: Yes = False,
 ) -> None:
-    """List the folders that hold a second copy, with what each lacks; or change them."""
+    """List the followers and what each lacks; or change them."""
     if (add is not None) + (remove is not None) + promote > 1:
         raise typer.BadParameter("give one of --add, --remove and --promote")
     stream = run.change(url) if add or remove or promote else run.read(url)
@@ -174,7 +174,7 @@ def copy(
         ),
     ] = None,
 ) -> None:
-    """Copy a stream or a range of it, on any filesystem; again continues where it stopped."""
+    """Copy a stream or a range of it; again continues where it stopped."""
     if clone and events:
         raise typer.BadParameter("give --clone or --events, not both")
     place = resolve_location(target).url  # a relative path means another folder elsewhere
@@ -202,7 +202,7 @@ def backup(
     url: Url,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder for this backup.")],
 ) -> None:
-    """Back a stream up, or bring a backup up to date; into an empty folder to restore it."""
+    """Back a stream up, bring a backup up to date, or restore it into an empty folder."""
     stream = run.read(url)
     with shown("copying", "objects") as progress:
         done = stream.back_up(target, storage_options=run.options(), progress=progress)
@@ -231,7 +231,7 @@ def publish(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Publish the stream as a Delta or Iceberg table over its own files, or update that."""
+    """Publish the stream as a Delta or Iceberg table, or update that."""
     stream = run.change(url)
     if dry_run:
         tables = stream.published.latest if latest_by else stream.published

@@ -132,7 +132,7 @@ def cat(
     owner: Annotated[str, "Who owns the reader."] = "",
     every: Annotated[float, "SECONDS: Most seconds between two polls of -f."] = 0.05,
 ) -> None:
-    """Print events between two cuts: all, the first, the last, and with -f new ones."""
+    """Print events between two cuts, and with -f new ones."""
     stream = run.read(url)
     if not follow:
         if reader is not None:
