@@ -1,42 +1,31 @@
 """The log of a stream: requests it costs, versions and times, outcomes, refusals, purge."""
 
-import threading
 import uuid
 from dataclasses import replace
 from functools import partial
 
 import pytest
-from faults import Fault, FaultStorage
-from stream_kit import Meddling
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import (
-    CommitUnknownError,
     ConflictError,
     CorruptionError,
     FormatError,
     InternalError,
     InvalidInputError,
-    MissingObjectError,
     NotFoundError,
-    SnapshotExpiredError,
-    StorageError,
-    UnsupportedVersionError,
 )
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import Hint
 from segstore_ds.format.root import Epoch, Root, encode_root
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.lookup import Outcome, OutcomeState, find_outcome, plan_log_start, version_at
-from segstore_ds.log.metadata_log import MARK_BYTES
-from segstore_ds.log.newest import LOG_GRACE_S
-from segstore_ds.log.seen import hint_of
+from segstore_ds.log.lookup import Outcome, OutcomeState, find_outcome, plan_log_start
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.table import Slot
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage import open_storage
 
 COMMITTED, NOT_COMMITTED, UNKNOWN = (
     OutcomeState.COMMITTED,
@@ -69,18 +58,15 @@ def log(time: VirtualTime) -> StreamLog:
     return log
 
 
-def another(log: StreamLog, storage: Storage | None = None) -> StreamLog:
+def another(log: StreamLog) -> StreamLog:
     """A handle of another process, which has seen nothing yet."""
-    return StreamLog(storage or log.storage, clock=log.clock)
+    return StreamLog(log.storage, clock=log.clock)
 
 
 def requests(log: StreamLog) -> dict[str, int]:
     found = log.storage.stats.requests
     log.storage.stats.reset()
     return found
-
-
-# --- what it costs --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commits", [0, 3, 300])
@@ -91,16 +77,6 @@ def test_an_open_takes_three_requests_however_long_the_log(log, time, commits):
     requests(log)
     assert another(log).open().version == commits
     assert requests(log) == {"get": 2, "list": 1}
-
-
-def test_an_open_behind_a_burst_takes_three_requests_too(log, time):
-    for _ in range(60):
-        commit(log)  # within one second: only the first wrote the hint
-    requests(log)
-    for _ in range(2):
-        assert another(log).open().version == 60
-        assert requests(log) == {"get": 2, "list": 1}
-        time.advance(86400)
 
 
 def test_a_look_for_news_takes_two_requests_and_a_commit_one(log, time):
@@ -117,57 +93,6 @@ def test_a_look_for_news_takes_two_requests_and_a_commit_one(log, time):
     assert requests(log) == {}
 
 
-@pytest.fixture
-def slow_store(monkeypatch):
-    """Let losers act as where a put takes longer than the work around it."""
-    monkeypatch.setattr("segstore_ds.log.turns.FAST_S", 0.0)
-
-
-@pytest.mark.usefixtures("slow_store")
-def test_a_lost_race_takes_a_put_and_a_get(log):
-    other = another(log)
-    other.open()
-    commit(other)
-    requests(log)
-    assert commit(log).version == 2
-    # The lost put and its slot, and the put that won.
-    assert requests(log) == {"create": 2, "get": 1}
-
-
-@pytest.mark.usefixtures("slow_store")
-def test_who_lost_twice_reads_on_to_the_end(log):
-    other = another(log)
-    other.open()
-    for _ in range(4):
-        commit(other)
-    requests(log)
-    assert commit(log).version == 5
-    # Two lost puts and their slots, the two commits behind them and the end, the put that won.
-    assert requests(log) == {"create": 3, "get": 5}
-
-
-def test_a_loser_on_a_fast_disk_backs_off_and_follows_the_log(log, monkeypatch):
-    waits = []
-    monkeypatch.setattr(type(log.clock), "backoff", lambda _, attempt, **__: waits.append(attempt))
-    other = another(log)
-    other.open()
-    for _ in range(4):
-        commit(other)
-    assert commit(log).version == 5
-    assert waits == [0]
-
-
-@pytest.mark.usefixtures("slow_store")
-def test_who_is_far_behind_probes_for_the_newest(log):
-    other = another(log)
-    other.open()
-    for _ in range(60):
-        commit(other)
-    requests(log)
-    assert commit(log).version == 61
-    assert sum(requests(log).values()) < 45
-
-
 def test_a_loser_does_not_rebase_on_another_history(log):
     """The slot holds a commit that was made on another root: the log that was seen is gone."""
     forged = replace(log.root, version=1, parent="not t0", transaction="other")
@@ -178,40 +103,11 @@ def test_a_loser_does_not_rebase_on_another_history(log):
     assert log._base is None or log._base.root.transaction == "t0"
 
 
-def test_a_winner_that_was_read_late_is_found_again_by_listing(log, time):
-    """After a minute the slot alone proves nothing, so the loser looks for the newest root."""
-    other = another(log)
-    other.open()
-    commit(other)
-    base = log._base
-    assert base is not None
-    data = log.files.read(1)
-    assert data is not None
-    time.advance(61)
-    assert not log._rebase_on(base, data, 1)
-    assert log.root.version == 0
-    time.advance(-61)
-    assert log._rebase_on(base, data, 1)
-    assert log._base == replace(base, root=other.root, mark=data[:MARK_BYTES])
-
-
-# --- finding the newest ---------------------------------------------------------------------------
-
-
 def test_no_log_is_no_stream():
     log = StreamLog(open_storage(f"memory://{uuid.uuid4().hex}"))
     for find in (log.open, log.reopen, log.refresh, lambda: log.root):
         with pytest.raises(NotFoundError, match="no stream here"):
             find()
-
-
-def test_handles_follow_each_other(log):
-    other = another(log)
-    assert other.root.version == 0
-    for version in range(1, 21):
-        assert commit(log if version % 2 else other).version == version
-    assert [log.refresh(), other.refresh()] == [other.root, other.root]
-    assert other.root.parent == log.read_version(19).transaction
 
 
 @pytest.mark.parametrize("hint", [None, 0, 3, 7, 12, 10**17])
@@ -243,40 +139,6 @@ def test_a_file_that_holds_another_version_is_corruption(log):
     log.storage.put(log.files.path(2), log.storage.get(log.files.path(1)))
     with pytest.raises(CorruptionError, match="a different version"):
         another(log).open()
-
-
-def test_a_root_that_was_seen_elsewhere_is_checked_by_listing(log):
-    for _ in range(3):
-        commit(log)
-    other = another(log)
-    other.adopt(log.read_version(1))
-    assert other.root.version == 1
-    requests(log)
-    assert other.refresh().version == 3
-    assert requests(log)["list"] == 1
-
-
-def test_a_handle_older_than_half_of_the_grace_lists(log, time):
-    other = another(log)
-    other.open()
-    commit(log)
-    time.advance(LOG_GRACE_S / 2 + 1)
-    requests(log)
-    assert other.refresh().version == 1
-    assert requests(log)["list"] == 1
-
-
-def test_to_follow_one_commit_reads_its_file_once(log):
-    """Then the next name is looked for, and whether the commit is still there after that."""
-    other = another(log)
-    other.open()
-    commit(log)
-    requests(log)
-    assert other.follow().version == 1
-    assert requests(log) == {"get": 2, "info": 1}
-
-
-# --- committing -----------------------------------------------------------------------------------
 
 
 def test_a_change_that_is_none_writes_nothing(log):
@@ -325,28 +187,6 @@ def test_a_change_that_breaks_the_stream_is_not_written(log):
     assert log.reopen().version == 0
 
 
-def test_unknown_writer_feature_makes_a_stream_read_only(log):
-    rows = (*log.root.history, replace(log.root.history[0], version=1))
-    root = replace(log.root, version=1, parent="t0", transaction="t1", history=rows)
-    root = replace(root, writer_features=("later",))
-    log.storage.create(log.files.path(1), encode_envelope(encode_root(root)))
-    other = another(log)
-    assert other.open().version == 1
-    with pytest.raises(UnsupportedVersionError, match="later"):
-        commit(other)
-    assert other.reopen().version == 1
-
-
-def test_commit_is_refused_with_a_clock_far_behind(log, time):
-    time.now_us += 3600 * 10**6
-    commit(log)
-    behind = replace(time.clock, wall_us=lambda: time.now_us - 3000 * 10**6)
-    late = StreamLog(log.storage, clock=behind)
-    late.open()
-    with pytest.raises(InvalidInputError, match="clock differs from the store's"):
-        commit(late)
-
-
 @pytest.mark.parametrize("jumps_s", [[40 * 365 * 86_400], [-86_400], [200, 200]])
 def test_commit_is_refused_after_the_clock_jumped(log, time, jumps_s):
     """A jump shows against the boot clock, so an earlier comparison says nothing any more."""
@@ -367,48 +207,6 @@ def test_commit_is_refused_after_the_clock_jumped(log, time, jumps_s):
     assert commit(jumping).time_us <= stamped + 300 * 10**6
 
 
-def test_commit_times_never_go_back(log, time):
-    times = [log.root.time_us]
-    for step in (5, -4, 0, -100, 250):
-        time.now_us += step * 10**6
-        if step < 0:
-            log = another(log)
-        times.append(commit(log).time_us)
-    assert times == sorted(times)
-
-
-def test_sixteen_threads_lose_nothing(log):
-    won: list[list[int]] = [[] for _ in range(16)]
-
-    def run(place: int) -> None:
-        mine = StreamLog(log.storage.inner)  # of real time, as the clock
-        for number in range(6):
-            won[place].append(commit(mine, f"{place}-{number}").version)
-
-    log.commit(lambda root, _: Change(replace(root, operation="x")), transaction="now")
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert sorted(version for mine in won for version in mine) == list(range(2, 98))
-    assert all(mine == sorted(mine) for mine in won)
-    newest = another(log)
-    assert newest.reopen().version == 97
-    for place, mine in enumerate(won):
-        for number, version in enumerate(mine):
-            assert newest.read_version(version).transaction == f"{place}-{number}"
-
-
-def test_a_second_create_makes_no_stream(log):
-    first = replace(log.root, stream_id="other", transaction="other")
-    assert another(log).create(first) is None
-    assert another(log).open().stream_id == "stream"
-
-
-# --- outcomes -------------------------------------------------------------------------------------
-
-
 def test_an_outcome(log):
     for name in "abc":
         commit(log, name)
@@ -416,100 +214,6 @@ def test_an_outcome(log):
     assert ask("b") == ask("b", 2) == Outcome(COMMITTED, 2)
     assert ask("x", 2) == Outcome(NOT_COMMITTED)
     assert ask("x") == ask("x", 4) == Outcome(UNKNOWN)
-
-
-def test_history_answers_for_a_purged_outcome(log, time):
-    for name in "abcd":
-        commit(log, name)
-    time.advance(2 * LOG_GRACE_S)
-    commit(log, "e")
-    run_maintain(StreamContext.of(log), keep_s=0)
-    assert log.root.log_start > 1
-    assert find_outcome(log, "a", 1) == find_outcome(log, "a") == Outcome(COMMITTED, 1)
-    assert find_outcome(log, "x", 1).state is NOT_COMMITTED
-    assert find_outcome(log, "e", 5).state is COMMITTED
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_commit_that_was_never_answered_names_what_to_ask_for(log, when):
-    shaky = another(log, FaultStorage(log.storage, Fault(5, "fail", when, 1000)))
-    shaky.open()
-    with pytest.raises(CommitUnknownError, match="transaction='mine'") as caught:
-        commit(shaky, "mine")
-    fields = caught.value.fields
-    assert (fields["version"], fields["transaction"]) == (1, "mine")
-    found = find_outcome(another(log), fields["transaction"], fields["version"])
-    assert found.state is (COMMITTED if when == "after" else UNKNOWN)
-    if when == "before":
-        commit(log, "theirs")
-        assert find_outcome(another(log), "mine", 1).state is NOT_COMMITTED
-
-
-# --- versions and times ---------------------------------------------------------------------------
-
-
-def test_a_version_is_read_back(log):
-    roots = [log.root, *(commit(log) for _ in range(5))]
-    other = another(log)
-    assert [other.read_version(version) for version in range(6)] == roots
-    commit(log)
-    assert other.read_version(6).version == 6  # newer than what this handle has seen
-    for version in (-1, 7, 10**17):
-        with pytest.raises(NotFoundError, match=f"version={version}, newest=6"):
-            other.read_version(version)
-
-
-def test_missing_version_is_damage_and_purged_is_expired(log, time):
-    for _ in range(5):
-        commit(log)
-    time.advance(2 * LOG_GRACE_S)
-    assert run_maintain(StreamContext.of(log), keep_s=0).log_start == 4
-    with pytest.raises(SnapshotExpiredError, match="version=2, oldest=4"):
-        log.read_version(2)
-    log.storage.delete(log.files.path(4))
-    with pytest.raises(MissingObjectError, match=r"versions are missing.*first=4, last=4"):
-        log.read_version(4)
-
-
-def test_a_time_is_answered_by_what_was_newest_then(log, time):
-    start = time.now_us
-    for _ in range(20):
-        time.advance(10)
-        commit(log)
-    for seconds in range(211):
-        found = version_at(log, start + seconds * 10**6)
-        assert found is not None
-        assert found.version == min(seconds // 10, 20)
-    assert version_at(log, start - 1) is None
-    assert version_at(log, start + 10**15).version == 20
-
-
-def test_commits_of_one_instant_answer_with_the_last_of_them(log, time):
-    start = time.now_us
-    for _ in range(3):
-        commit(log)
-    time.advance(60)
-    for _ in range(4):
-        commit(log)
-    assert version_at(log, start).version == 3
-    assert version_at(log, start + 59 * 10**6).version == 3
-    assert version_at(log, start + 60 * 10**6).version == 7
-    assert version_at(log, start - 1) is None
-
-
-def test_a_time_before_what_was_kept_has_expired(log, time):
-    start = time.now_us
-    for _ in range(6):
-        time.advance(600)
-        commit(log)
-    time.advance(2 * LOG_GRACE_S)
-    run_maintain(StreamContext.of(log), keep_s=0)
-    with pytest.raises(SnapshotExpiredError, match="oldest=5"):
-        version_at(log, start + 600 * 10**6)
-    assert version_at(log, start + 3600 * 10**6).version == 6
-
-
-# --- purge ----------------------------------------------------------------------------------------
 
 
 def test_purge_keeps_what_was_superseded_within_the_grace(log, time):
@@ -523,69 +227,3 @@ def test_purge_keeps_what_was_superseded_within_the_grace(log, time):
     assert log.files.numbers() == list(range(3, 12))
     assert (log.root.version, log.root.log_start, log.root.operation) == (11, 3, "upkeep")
     assert another(log).open() == another(log).reopen() == log.root
-
-
-def test_purge_is_safe_to_repeat(log, time):
-    for _ in range(5):
-        commit(log)
-    time.advance(2 * LOG_GRACE_S)
-    assert run_maintain(StreamContext.of(log), keep_s=0).log_start == 4
-    version = log.root.version
-    assert run_maintain(StreamContext.of(log), keep_s=0).log_start == 4
-    assert log.root.version == version  # nothing to do: no commit
-
-
-def test_purge_of_a_stream_younger_than_the_grace_does_nothing(log, time):
-    for _ in range(5):
-        commit(log)
-    time.advance(LOG_GRACE_S - 1)
-    assert run_maintain(StreamContext.of(log), keep_s=0).log_start == 0
-    assert log.reopen().version == 5
-
-
-def test_a_purge_that_fails_at_any_call_can_be_repeated(log, time):
-    for _ in range(4):
-        commit(log)
-    time.advance(2 * LOG_GRACE_S)
-    for call in range(1, 100):
-        shaky = FaultStorage(log.storage, Fault(call, "fail", "before", 3))
-        try:
-            run_maintain(StreamContext.of(another(log, shaky)), keep_s=0)
-        except StorageError:
-            assert another(log).open() == another(log).reopen()
-            continue
-        break
-    assert call > 8
-    numbers = log.files.numbers()
-    assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    assert numbers[0] == another(log).open().log_start
-
-
-def test_a_purge_puts_the_hint_ahead_of_what_it_deletes(log, time):
-    for _ in range(5):
-        commit(log)
-    log.files.write_hint(Hint(1))
-    time.advance(2 * LOG_GRACE_S)
-    run_maintain(StreamContext.of(log), keep_s=0)
-    assert log.files.read_hint() == hint_of(log.root)
-
-
-def test_late_creator_with_the_same_id_gets_an_error(time):
-    """Two runners of one clone: what the sleeper puts is a leftover, and no stream of its own."""
-    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
-    first = Root("clone", 0, "a0", "", time.now_us, "copy", (Epoch(0, 0, "x", None),))
-    first = begin_history(first)
-
-    def sleep() -> None:
-        other = StreamLog(storage, clock=time.clock)
-        assert other.create(replace(first, transaction="b0"))
-        for _ in range(3):
-            commit(other)
-            time.advance(2 * LOG_GRACE_S)
-        commit(other)
-        run_maintain(StreamContext.of(other), keep_s=0)
-        assert other.root.log_start > 0
-
-    sleeper = StreamLog(Meddling(storage, "create log/", sleep), clock=time.clock)
-    assert not sleeper.create(first)
-    assert sleeper.root.version > 0
