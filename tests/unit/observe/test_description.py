@@ -1,19 +1,19 @@
-"""What pictures show of long and odd streams: few values, and none of them lost."""
+"""What pictures show of long and odd streams: few values, none of them lost, and what is amiss."""
 
+import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from picture_kit import NOON
 from stream_kit import STAGED, make_stream, numbers, wait
 
 import segstore_ds as segstore
 from segstore_ds.observe import description
-from segstore_ds.observe.description import (
-    BARS,
-    STEPS,
-    _bars,
-    describe,
-)
-from segstore_ds.observe.figures import Segments
+from segstore_ds.observe.description import BARS, LANES, Bar, _bars, describe
+from segstore_ds.observe.drawing import draw_stream
+from segstore_ds.observe.figures import FollowerFigures, Lag, ReaderFigures, Segments
+from segstore_ds.publish.snapshot import Published
 
 PARQUET = segstore.Layout(inline_bytes=0, segment_format="parquet")
 
@@ -28,23 +28,6 @@ def test_bars_of_many_segments_are_few_and_lose_none():
     assert all(bar.end == after.start for bar, after in pairwise(bars))
     assert sum(bar.segments for bar in bars) == count
     assert sum(bar.bytes for bar in bars) == sizes.sum()
-
-
-def test_a_large_segment_among_small_ones_keeps_its_own_bar():
-    rows = np.array([10, 10, 1_000_000, 10, 10])
-    starts, formats = np.cumsum(rows) - rows, np.array([0, 0, 1, 0, 1])
-    bars = _bars(Segments(starts, rows, rows, formats), int(rows.sum()))
-    # What begins within one part of 240 is one bar.
-    assert [(bar.segments, bar.format) for bar in bars] == [(3, "both"), (2, "both")]
-    assert [(bar.start, bar.end) for bar in bars] == [(0, 1_000_020), (1_000_020, 1_000_040)]
-
-
-def test_commits_are_those_that_did_more_than_name_a_reader():
-    stream, _ = make_stream(3)
-    stream.readers.register("slow", owner="test", start=0)
-    commits = describe(stream._context, storage=False).commits
-    assert [row["operation"] for row in commits][-1] == "create"
-    assert len(commits) == stream.version
 
 
 def test_bars_are_the_segments_of_a_short_stream():
@@ -80,25 +63,34 @@ def test_steps_tell_every_commit(monkeypatch):
     ]
 
 
-def test_a_long_history_is_read_from_its_newest_commits(monkeypatch):
-    monkeypatch.setattr(description, "COMMITS_READ", 10)
-    stream, _ = make_stream(40)
+def test_a_drawing_is_bounded_however_many_there_are():
+    stream, _ = make_stream(2)
     found = describe(stream._context, storage=False)
-    assert (found.steps[0].first, found.steps[-1].last) == (31, 40)
-    assert len(found.steps) <= STEPS
+    readers = tuple(
+        ReaderFigures(f"reader-{n}", "", n % 20, Lag(20 - n % 20, 1, 1.0), 0, NOON, live=True)
+        for n in range(500)
+    )
+    bars = tuple(Bar(n, n + 1, 400, 10**6 + n, "arrow") for n in range(BARS))
+    tags = tuple((n, f"tag-{n}" * 20) for n in range(6))
+    figures = replace(found.figures, readers=readers, tail=BARS)
+    drawn = draw_stream(replace(found, figures=figures, bars=bars, tags=tags, tags_count=10_000))
+    assert len(drawn) < 60_000
+    assert drawn.count('class="line"') == LANES + 1 + 6 + 1
+    assert "488 readers more" in drawn
+    assert "9,994 tags more" in drawn
 
 
-def test_tags_are_bounded_and_counted():
+def test_losses_lapses_and_lost_followers_are_told():
     stream, _ = make_stream(3)
-    for place in range(20):
-        stream.tags.set(f"t{place}", 29 - place)
     found = describe(stream._context, storage=False)
-    assert (found.tags_count, len(found.tags)) == (20, description.TAGS_SHOWN)
-    assert found.tags[0][0] == 10
-
-
-def test_an_empty_stream_has_no_bars():
-    stream, _ = make_stream(0)
-    found = describe(stream._context, storage=True)
-    assert (found.bars, found.segments, found.tags) == ((), (), ())
-    assert (found.start, len(found.steps)) == (0, 1)
+    reader = ReaderFigures("late", "", 0, Lag(30, 0, None), 7, NOON, live=False)
+    figures = replace(
+        found.figures,
+        readers=(reader,),
+        followers=(FollowerFigures("file:///gone", None, None, None),),
+        published=(Published("delta", "", 3, 7, 0, 10, 20, "why it lags", {}),),
+    )
+    drawn = draw_stream(replace(found, figures=figures))
+    assert '<span class="alarm">30 events behind; 7 lost; lapsed<' in drawn
+    assert '<span class="alarm">can&#x27;t be asked<' in drawn
+    assert re.search('title="Delta table: .*20 events behind: why it lags"', drawn)

@@ -1,6 +1,5 @@
 """Wrong arguments are named at the call, whichever call of the Python API it is."""
 
-import json
 import math
 import uuid
 from collections.abc import Callable
@@ -13,12 +12,7 @@ import pytest
 from stream_kit import snapshot
 
 import segstore_ds as segstore
-from segstore_ds.errors import (
-    CorruptionError,
-    InvalidInputError,
-    PositionError,
-    SchemaMismatchError,
-)
+from segstore_ds.errors import CorruptionError, InvalidInputError, SchemaMismatchError
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.storage import open_storage
 
@@ -157,15 +151,6 @@ def test_a_policy_is_a_retention_policy_or_a_dict(stream: segstore.Stream, polic
         stream.settings.update(retention=policy)
 
 
-def test_a_start_beyond_the_tail_names_the_tail(stream: segstore.Stream) -> None:
-    """Whatever the end is."""
-    for call in (lambda: stream.read(10), lambda: stream.read(10, 5), lambda: stream.read(0, 9)):
-        with pytest.raises(PositionError, match="tail=3"):
-            call()
-    with pytest.raises(InvalidInputError, match="start is after end"):
-        stream.read(2, 1)
-
-
 def nested(depth: int, kind: str) -> pa.DataType:
     """Return a type of so many levels."""
     made = pa.int64()
@@ -177,8 +162,9 @@ def nested(depth: int, kind: str) -> pa.DataType:
     return made
 
 
-@pytest.mark.parametrize("kind", ["struct", "list", "map"])
-@pytest.mark.parametrize("depth", [61, 100, 500])
+@pytest.mark.parametrize(
+    ("kind", "depth"), [("struct", 61), ("list", 61), ("map", 61), ("struct", 500)]
+)
 def test_schemas_nested_too_deeply_are_refused(
     stream: segstore.Stream, kind: str, depth: int
 ) -> None:
@@ -198,13 +184,6 @@ def test_schemas_nested_too_deeply_are_refused(
     assert stream.refresh().version == 1
     with pytest.raises(CorruptionError):
         decode_schema(encode_schema(schema))
-
-
-def test_deep_values_of_an_appender_are_refused(stream: segstore.Stream) -> None:
-    """Of a column that takes no such value, and of one that does."""
-    deep: Any = json.loads('{"x":' * 500 + "1" + "}" * 500)
-    with pytest.raises(SchemaMismatchError):
-        stream.appender().append({"n": deep})
 
 
 @pytest.mark.parametrize(("kind", "depth"), [("struct", 60), ("list", 60), ("map", 30)])

@@ -3,16 +3,7 @@
 import pytest
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options.table import (
-    BY_NAME,
-    PYTHON,
-    READ,
-    STREAM_READ,
-    STREAM_WRITE,
-    TABLE,
-    WRITE,
-    parse_options,
-)
+from segstore_ds.options.table import BY_NAME, READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
 
 
 def test_defaults_are_filled_in() -> None:
@@ -80,24 +71,6 @@ def test_age_has_a_unit() -> None:
             parse_options({"maxTriggerDelay": wrong}, STREAM_READ)
 
 
-def test_unknown_option_names_the_nearest() -> None:
-    """A slip of the pen is answered with the name that was meant."""
-    with pytest.raises(InvalidInputError, match="did you mean startCut"):
-        parse_options({"startCutt": "1"}, READ)
-    with pytest.raises(InvalidInputError, match="known: path"):
-        parse_options({"zzz": "1"}, READ)
-    with pytest.raises(InvalidInputError, match=r"known: path.*maxRowsPerTrigger"):
-        parse_options({"zzz": "1"}, READ, STREAM_READ)
-
-
-def test_misplaced_option_error_names_its_scope() -> None:
-    """A write option on a read, and the other way round."""
-    with pytest.raises(InvalidInputError, match="belongs to a write"):
-        parse_options({"writerId": "x"}, READ)
-    with pytest.raises(InvalidInputError, match="belongs to a read"):
-        parse_options({"startCut": "1"}, WRITE)
-
-
 def test_streams_take_what_batches_take_but_for_some() -> None:
     """A stream read has limits, a stream write is numbered by Spark."""
     assert parse_options({"maxrowspertrigger": "7"}, STREAM_READ)["maxRowsPerTrigger"] == 7
@@ -162,26 +135,6 @@ def test_secret_of_malformed_storage_options_is_not_shown() -> None:
         parse_options({"storageOptions": '{"secret": "hunter2"'}, READ)
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
-
-
-def test_table_lists_every_option_once() -> None:
-    """Names ignore case."""
-    names = [option.name for option in TABLE]
-    assert len({name.lower() for name in names}) == len(names)
-
-
-def test_spark_has_few_options() -> None:
-    """What no two workloads choose differently is a constant, or an argument of Python."""
-    assert len([option for option in TABLE if option.scopes != (PYTHON,)]) <= 51
-
-
-@pytest.mark.parametrize(
-    "name", ["frameBytes", "cacheBufferBytes", "cacheBuffers", "maxSegmentsPerTrigger"]
-)
-def test_size_that_is_a_constant_is_no_option(name: str) -> None:
-    """It is as unknown as any other word."""
-    with pytest.raises(InvalidInputError, match="unknown option"):
-        parse_options({name: "1m"}, WRITE, STREAM_READ)
 
 
 @pytest.mark.parametrize("name", ["compressionLevel", "segmentRows", "partitionRows"])

@@ -7,7 +7,7 @@ import pytest
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.arguments import check_duration, check_size
-from segstore_ds.options.quantities import parse_duration, parse_size, with_unit
+from segstore_ds.options.quantities import parse_duration, parse_size
 from segstore_ds.options.table import BY_NAME, parse_value
 
 
@@ -71,19 +71,3 @@ def test_what_is_no_duration_is_told_what_is(value: Any) -> None:
 def test_no_bound_is_none() -> None:
     assert check_size("max_bytes", None) is None
     assert check_duration("max_age", None) is None
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (25_440_000, "25.4 MB"),
-        (3 * 10**9, "3.0 GB"),
-        (5 * 10**12, "5.0 TB"),
-        (7 * 10**15, "7000.0 TB"),
-    ],
-)
-def test_size_has_a_unit(size: int, text: str) -> None:
-    assert with_unit(size) == text

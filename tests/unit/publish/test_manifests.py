@@ -62,19 +62,6 @@ def test_planned_manifests_hold_each_file_once(
     assert found == sorted(kept + added, key=lambda entry: entry.start)
 
 
-def test_a_manifest_is_rewritten_without_the_files_that_go() -> None:
-    """Also where nothing is added: a truncation; what it does not touch is kept as it is."""
-    first, second, third = (
-        manifest(tiles([start, start + 5, start + 10])) for start in (0, 10, 20)
-    )
-    assert plan_manifests([first, second, third], [(10, 15)], []) == [
-        first,
-        Rewrite((second,), ()),
-        third,
-    ]
-    assert plan_manifests([first, second], [(0, 5), (5, 10)], []) == [Rewrite((first,), ()), second]
-
-
 def test_appends_leave_a_short_list() -> None:
     """One manifest at a time, for many files."""
     held: list[Manifest] = []

@@ -169,13 +169,6 @@ def _holds(row, kept):
     return repr(row) in map(repr, kept)
 
 
-def test_alternatives_read_the_columns_of_all_of_them():
-    filters = parse_filters('[[["n", "==", 1]], [["user", "==", "a"], ["n", ">", 2]]]', SCHEMA)
-    assert filters.columns == ("n", "user")
-    one = parse_filters([[("n", "==", 1)]], SCHEMA)
-    assert one == parse_filters([("n", "==", 1)], SCHEMA)
-
-
 @pytest.mark.parametrize("filters", [[[]], [[["n", "==", 1]], []], [[["n", "==", 1]], ["n"]]])
 def test_half_an_alternative_is_an_error(filters):
     with pytest.raises(InvalidInputError, match=r"not \[column"):
@@ -200,13 +193,6 @@ def test_an_expression_that_became_a_text_is_answered_with_a_text_that_works(exp
     """Spark makes texts of all options."""
     with pytest.raises(InvalidInputError, match=r"was passed as text.*write n > 3 and"):
         parse_filters(str(expression), SCHEMA)
-
-
-@pytest.mark.parametrize("text", ["[n > 3", "n >", 'col("n") >', "lower(user) == 'a{'"])
-def test_a_wrong_text_is_no_printed_expression(text):
-    """It is answered with what is wrong with it."""
-    with pytest.raises(InvalidInputError, match=r"can't be parsed|not JSON"):
-        parse_filters(text, SCHEMA)
 
 
 @pytest.mark.parametrize("column", [pc.field("n"), pl.col("n")], ids=["arrow", "polars"])

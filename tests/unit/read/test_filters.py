@@ -181,11 +181,6 @@ def test_a_null_is_never_equal_nor_unequal():
     assert rows_kept(values, pa.int8(), ("is not null",)) == [0, 2]
 
 
-def test_all_conditions_have_to_hold():
-    assert rows_kept([1, 2, 3, None], pa.int8(), (">", 1), ("<", 3)) == [1]
-    assert rows_kept([1, None], pa.int8(), ("is null",), ("==", 1)) == []
-
-
 @pytest.mark.parametrize("data_type", [pa.float32(), pa.float64()], ids=str)
 def test_nan_equals_itself_and_is_above_every_number(data_type):
     values = [NAN, math.inf, 0.0, -0.0, None]
@@ -197,11 +192,6 @@ def test_nan_equals_itself_and_is_above_every_number(data_type):
                     ">=": [0, 1, 2, 3]}  # fmt: skip
     assert rows_kept(values, data_type, ("in", ["NaN", -0.0])) == [0, 2, 3]
     assert rows_kept(values, data_type, ("not in", ["NaN", 0])) == [1]
-
-
-def test_nested_and_void_columns_take_null_tests():
-    assert rows_kept([["a"], None], pa.list_(pa.string()), ("is null",)) == [1]
-    assert rows_kept([None, None], pa.null(), ("is not null",)) == []
 
 
 def test_strings_that_are_not_utf8_are_compared_by_their_bytes():
@@ -338,29 +328,6 @@ def test_pruned_and_applied_equals_spark_evaluated_naively(case, cut):
             kept += filters.apply(part).column("place").to_pylist()
     assert kept == expected
     assert not expected or filters.may_match(by_name(merge(facts)), batch.num_rows)
-
-
-def test_filters_that_keep_everything_or_nothing_do_not_copy():
-    batch = pa.record_batch({"long": pa.array([1, 2])})
-    assert parse_filters([("long", ">", 0)], SCHEMA).apply(batch) is batch
-    nothing = parse_filters([("long", ">", 5)], SCHEMA).apply(batch)
-    assert (nothing.num_rows, nothing.schema) == (0, batch.schema)
-    assert Filters().apply(batch) is batch
-
-
-@pytest.mark.parametrize(
-    ("literals", "low", "high", "may"),
-    [
-        ([5, 1, 9], 2, 4, False),
-        ([5, 1, 9], 5, 5, True),
-        ([5, 1, 9], 10, 12, False),
-        ([5, None, 1], 6, 9, False),
-        ([5, None, 1], 0, 1, True),
-    ],
-)
-def test_lists_of_literals_skip_what_lies_between_them(literals, low, high, may):
-    filters = parse_filters([["n", "in", literals]], pa.schema([("n", pa.int64())]))
-    assert filters.may_match({"n": Bounds(low, high, 0)}, 3) is may
 
 
 @pytest.mark.parametrize("library", ["polars", "pyarrow.compute"])

@@ -101,18 +101,3 @@ def test_batch_ends_where_one_event_more_would_pass_a_limit(
     reached = plan_batch_end(within, start, end, limits)
     assert reached == plan_by_steps(segments, start, end, limits)
     assert start < reached <= end
-
-
-@given(
-    sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 500)), min_size=1, max_size=8),
-    limits=st.builds(BatchLimits, limit, limit, limit),
-)
-def test_batches_tile_the_stream(sizes: list[tuple[int, int]], limits: BatchLimits) -> None:
-    """Consecutive batches reach the end with any limits."""
-    segments = place(*sizes)
-    cursor, end = 0, segments[-1].end
-    for _ in range(end):
-        if cursor == end:
-            break
-        cursor = plan_batch_end([s for s in segments if s.end > cursor], cursor, end, limits)
-    assert cursor == end

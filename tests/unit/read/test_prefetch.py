@@ -10,7 +10,7 @@ import pytest
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.read import prefetch
-from segstore_ds.read.prefetch import AHEAD, map_ahead, read_ahead
+from segstore_ds.read.prefetch import map_ahead, read_ahead
 
 
 def _values(count: int, seen: list[int]) -> Iterator[int]:
@@ -19,30 +19,6 @@ def _values(count: int, seen: list[int]) -> Iterator[int]:
         yield n
     if count == 7:
         raise ValueError(count)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 20])
-def test_values_come_in_order(count: int) -> None:
-    """Also where there is none."""
-    assert list(read_ahead(_values(count, []))) == list(range(1, count + 1))
-
-
-def test_errors_come_in_their_turn() -> None:
-    """What was made before the error is seen before it."""
-    found: list[int] = []
-    with pytest.raises(ValueError, match="7"):
-        found.extend(read_ahead(_values(7, [])))
-    assert found == list(range(1, 8))
-
-
-def test_breaking_off_ends_the_thread() -> None:
-    """No more than a few were made ahead."""
-    seen: list[int] = []
-    running = read_ahead(_values(100, seen))
-    assert next(running) == 1
-    running.close()  # type: ignore[attr-defined]
-    assert len(seen) <= 1 + AHEAD
-    assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
 
 
 @pytest.mark.parametrize(("rows", "ahead"), [(1, 4), (3, 4), (5, 3), (7, 2), (99, 1)])
@@ -67,31 +43,6 @@ def test_values_held_are_bounded_by_bytes(
     assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("count", [0, 1, 2, 20])
-def test_results_come_in_order(count: int, threads: int) -> None:
-    """Whichever thread is done first."""
-    results = map_ahead(lambda n: n * n, _values(count, []), threads=threads)
-    assert list(results) == [n * n for n in range(1, count + 1)]
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_errors_are_raised_in_order(threads: int) -> None:
-    """Values before the failing one are delivered, values after it are not."""
-
-    def work(n: int) -> int:
-        if n >= 5:
-            raise ValueError(n)
-        return n
-
-    found: list[int] = []
-    with pytest.raises(ValueError, match="5"):
-        found.extend(map_ahead(work, _values(20, []), threads=threads))
-    assert found == [1, 2, 3, 4]
-    with pytest.raises(ValueError, match="7"):  # and those of the values
-        list(map_ahead(str, _values(7, []), threads=threads))
-
-
 def test_breaking_off_ends_the_threads() -> None:
     """Twice as many values as there are threads are held at most, and one more."""
     seen: list[int] = []
@@ -112,25 +63,6 @@ def test_results_held_are_bounded_by_bytes(weight: int, ahead: int) -> None:
         # One value was taken in vain: it is worked on when what is used now was used.
         assert len(seen) == taken + (ahead if taken > 1 else min(ahead, 3))
     running.close()
-
-
-@pytest.mark.parametrize("weight", [1, 20, 100, 999])
-def test_heavy_values_come_in_order_too(weight: int) -> None:
-    """Also light ones between them."""
-    results = map_ahead(
-        str, _values(50, []), threads=3, weigh=lambda n: weight * (n % 3), most_bytes=100
-    )
-    assert list(results) == [str(n) for n in range(1, 51)]
-
-
-def test_threads_end_with_their_last_work() -> None:
-    """Also if the caller does not read to the end."""
-    running = map_ahead(str, _values(5, []), threads=3)
-    assert [next(running) for _ in range(5)] == list("12345")
-    for thread in threading.enumerate():
-        if thread.name.startswith("segstore-map-ahead"):
-            thread.join(timeout=300)
-            assert not thread.is_alive()
 
 
 def _in_fork(check: Callable[[], bool]) -> bool:

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.statistics import Stats
 from segstore_ds.read.filters.given import parse_filters
-from segstore_ds.read.metadata_tables import time_bounds
 from segstore_ds.read.prune import segments_to_read
 from segstore_ds.status.table_status import Run
 
@@ -50,8 +48,8 @@ FILTERS = st.lists(CONDITIONS, max_size=3) | st.lists(
 )
 
 
-def run_of(texts: list[str | None], *, epoch: int = 0, packed: bool = True) -> Run:
-    entries = [SegmentEntry(epoch << 32 | n, f"t/{n}", ROWS, 99, 9, 7) for n in range(len(texts))]
+def run_of(texts: list[str | None], *, packed: bool = True) -> Run:
+    entries = [SegmentEntry(n, f"t/{n}", ROWS, 99, 9, 7) for n in range(len(texts))]
     stats = Stats.of_texts(texts)
     return Run(0, from_entries(entries), stats.as_columns if packed else lambda: stats)
 
@@ -126,15 +124,3 @@ def test_bounds_of_another_kind_rule_nothing_out() -> None:
 @pytest.mark.parametrize("text", ["{", "[]", "7", '{"int:t":[1,2]}', '{"int:t":["x","y",0]}', ""])
 def test_statistics_that_can_not_be_read_rule_nothing_out(text: str) -> None:
     assert kept(run_of(['{"int:t":[1,2,0]}', text]), [["t", ">=", 3]]) == [1]
-
-
-def test_bounds_of_times_are_those_of_the_column() -> None:
-    texts = ['{"float:n":[7.0,8.0,0],"int:t":[1,2,0]}', None, f'{{"int:t":[null,null,{ROWS}]}}']
-    texts.append(f'{{"int:t":[{-(10**30)},{10**30},1]}}')
-    runs = [run_of(texts), run_of([None], epoch=1)]
-    low, high, known = time_bounds(runs, SCHEMA.field("t"), {0: SCHEMA, 1: OLDER})
-    assert known.tolist() == [True, False, True, False, True]
-    assert (low[0], high[0]) == (1, 2)
-    assert (low > high).tolist() == [False, False, True, False, True]
-    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    assert (low[3], high[3]) == (least, most)
