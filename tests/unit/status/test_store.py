@@ -1,27 +1,20 @@
 """Status objects under two names: whichever read meets damage reads the twin, and says so once."""
 
 import logging
-import threading
 import uuid
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
 import pyarrow as pa
 import pytest
-from wrapped_storage import WrappedStorage
 
-from segstore_ds.errors import CorruptionError, MissingObjectError, StorageError
+from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.format.names import both_names, twin_of
-from segstore_ds.format.parts.kinds import SCHEMA as SCHEMA_KIND
 from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry
 from segstore_ds.format.schema.codec import encode_schema
-from segstore_ds.status.store import ObjectStore
 from segstore_ds.status.table import readable_parts
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.storage import Storage, open_storage
-from segstore_ds.storage.base import FAR
+from segstore_ds.storage import open_storage
 
 T = TypeVar("T")
 
@@ -45,34 +38,6 @@ def read_all(status: TableStatus, ref: PartRef) -> object:
     """Read a part by each of the ways to read one, without what is in memory."""
     fresh = TableStatus(status.storage)
     return fresh.table.columns(ref).rows.tolist(), fresh.table.stats(ref).texts()
-
-
-class Meeting(WrappedStorage):
-    """Lets a status object and its twin be put only at the same time, and refuses one of them."""
-
-    def __init__(self, inner: Storage, refused: str) -> None:
-        super().__init__(inner)
-        self.profile = FAR
-        self._refused = refused
-        self._barrier = threading.Barrier(2, timeout=300)
-
-    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:
-        if verb == "create":
-            self._barrier.wait()
-            if path.startswith(self._refused):
-                raise StorageError("refused")
-        return super().around(verb, path, work)
-
-
-@pytest.mark.parametrize("refused", ["none", "status/", "twins/"])
-def test_far_away_both_names_are_put_at_once(refused: str) -> None:
-    """The call returns when both are there, and leaves none of them on its way if one fails."""
-    inner = open_storage(f"memory://{uuid.uuid4().hex}")
-    store = ObjectStore(Meeting(inner, refused))
-    with nullcontext() if refused == "none" else pytest.raises(StorageError):
-        store.put(7, SCHEMA_KIND, (SCHEMA, None))
-    left = {info.path.partition("/")[0] for info in inner.list("")}
-    assert left == {"status", "twins"} - {refused.strip("/")}
 
 
 @pytest.mark.parametrize("side", [0, 1])

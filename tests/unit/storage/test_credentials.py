@@ -16,12 +16,6 @@ def resolve(options, location=S3):
     return resolve_storage_options(options, location)
 
 
-def test_flat_options_pass():
-    options = {"key": "k", "client_kwargs": {"region_name": "r"}, "anon": False}
-    assert resolve(options) == options
-    assert resolve(None) == resolve({}) == {}
-
-
 def test_longest_prefix_wins():
     options = {
         "s3://": {"key": "all"},
@@ -35,11 +29,6 @@ def test_longest_prefix_wins():
     assert resolve(options, resolve_location("s3://bucket2/a")) == {"key": "all"}
     assert resolve(options, resolve_location("gcs://b/x")) == {"token": "other"}
     assert resolve(options, resolve_location("/x")) == {}
-
-
-def test_prefix_matches_complete_names_only():
-    options = {"s3://buck": {"key": "k"}, "s3://bucket/a/b2": {"key": "k"}}
-    assert resolve(options) == {}
 
 
 @pytest.mark.parametrize(
@@ -107,19 +96,10 @@ def test_parts_of_a_connection_string_are_secrets_too():
     assert "abc" not in sas.apply("sig is abc%2Fdef%3D")
 
 
-def test_short_secret_leaves_other_words_alone():
-    assert Mask({"key": "a"}).apply("a bad answer: a.") == "*** bad answer: ***."
-
-
-def test_harmless_values_stay():
+def test_a_password_in_an_endpoint_is_a_secret_and_the_endpoint_is_none():
     options = {"endpoint_url": "http://host:1", "client_kwargs": {"region_name": "eu-west-1"}}
     assert Mask(options).apply("http://host:1 eu-west-1") == "http://host:1 eu-west-1"
     assert "pw" not in Mask({"endpoint_url": "http://u:pw@h"}).apply("no http://u:pw@h")
-
-
-def test_no_options_change_nothing():
-    assert Mask({}).apply("text") == "text"
-    assert Mask({"key": "", "anon": True, "n": 3}).apply("text 3 True") == "text 3 True"
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -131,8 +111,3 @@ def test_cause_that_shows_a_secret_anywhere_is_replaced(depth):
         cause = outer
     replaced = Mask({"secret": "hidden-secret"}).cause(cause)
     assert "hidden-secret" not in "".join(traceback.format_exception(replaced))
-
-
-def test_clean_cause_is_kept():
-    cause = OSError("disk full")
-    assert Mask({"secret": "hidden-secret"}).cause(cause) is cause

@@ -10,7 +10,7 @@ from storage_contract import StorageContract
 
 from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
 from segstore_ds.storage import open_storage
-from segstore_ds.storage.stores import STORES, version_tuple
+from segstore_ds.storage.stores import STORES
 
 
 class UnknownFileSystem(MemoryFileSystem):
@@ -99,11 +99,3 @@ def test_endpoint_of_the_environment_is_recognised(monkeypatch):
 def test_no_listing_cache_whatever_the_options_say():
     storage = open_storage("s3://b/x", {"key": "k", "secret": "s", "use_listings_cache": True})
     assert storage.fs.dircache.use_listings_cache is False
-
-
-@pytest.mark.parametrize(
-    ("older", "newer"),
-    [("2024.12.0", "2025.7.0"), ("1.35.19", "1.35.20"), ("1.9", "1.10"), ("", "1")],
-)
-def test_versions_compare_as_numbers(older, newer):
-    assert version_tuple(older) < version_tuple(newer)

@@ -21,27 +21,8 @@ class _Alias(WrappedStorage):
         self.url = url
 
 
-def _place(folder: str = "") -> Storage:
-    return open_storage(f"memory://{uuid.uuid4().hex}{folder}")
-
-
-def test_links_are_followed_without_a_request(tmp_path: Path) -> None:
-    """Also where the folder itself is yet to be made."""
-    (tmp_path / "stream" / "log").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "stream")
-    (tmp_path / "deep").symlink_to(tmp_path / "stream" / "log")
-    stream = open_storage(tmp_path / "stream")
-    for name, overlap in (
-        ("stream", Overlap.SAME),
-        ("link", Overlap.SAME),
-        ("link/x/y", Overlap.INSIDE),
-        ("deep/x", Overlap.INSIDE),
-        (".", Overlap.AROUND),
-        ("stream2", None),
-    ):
-        assert compare_names(open_storage(tmp_path / name), stream) is overlap
-    assert not stream.stats.total
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "link", "stream"]
+def _place() -> Storage:
+    return open_storage(f"memory://{uuid.uuid4().hex}")
 
 
 @pytest.mark.parametrize(
@@ -62,17 +43,6 @@ def test_other_names_are_seen_through(folder: str, other: str, overlap: Overlap)
     assert find_overlap(stream, alias) is turned
     assert not list(stream.temporaries())
     assert not list(inner.temporaries())
-
-
-def test_places_that_are_apart_are_left_as_they_were(tmp_path: Path) -> None:
-    for first, second in (
-        (_place(), _place("/deep/down")),
-        (open_storage(tmp_path / "a"), open_storage(tmp_path / "b")),
-    ):
-        assert find_overlap(first, second) is None
-        for storage in (first, second):
-            assert not list(storage.list(""))
-            assert not list(storage.temporaries())
 
 
 def test_a_storage_that_fails_proves_nothing() -> None:
@@ -97,12 +67,6 @@ def test_what_a_crash_leaves_is_known_as_temporary(make: str, tmp_path: Path) ->
     (left,) = inner.temporaries()
     assert left.path.startswith(PROBE)
     assert not list(inner.list(""))
-
-
-def test_names_too_long_for_a_store_are_not_asked_for() -> None:
-    first, second = _place("/" + "a/" * 300), _place("/" + "b/" * 300)
-    assert find_overlap(first, second) is None
-    assert first.stats.requests["info"] < 250
 
 
 def test_a_name_that_no_path_may_hold_is_passed_over(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from faults import Fault, FaultStorage
-from stream_kit import snapshot
 from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
@@ -26,11 +25,9 @@ from segstore_ds.errors import (
     WriterConflictError,
 )
 from segstore_ds.format.batch_fingerprint import BatchFacts
-from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry, Writer
+from segstore_ds.format.root import Epoch, Root, Writer
 from segstore_ds.log import turns
 from segstore_ds.log.commit import Change
-from segstore_ds.read.scan import run_task
-from segstore_ds.status.table import SEGMENTS, WRITERS, Slot
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.connector.writes import discard_staged
@@ -38,7 +35,6 @@ from segstore_ds.stream.opening import create, drop
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
-from segstore_ds.write.append import drop_below
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -100,8 +96,6 @@ def staged(stream: Stream, *values: int, tasks: int = 1, layout: Layout = WIDE, 
 def objects(stream: Stream) -> set[str]:
     return {info.path for info in stream._log.storage.list("segments")}
 
-
-# --- writers --------------------------------------------------------------------------------------
 
 LAST = Writer(owner="q", batch_id=5, version=3, rows=10, end=30)
 
@@ -180,17 +174,6 @@ def test_options_of_a_writer_are_refused_without_one(stream, given):
     assert stream.refresh().version == 0
 
 
-def test_a_writer_set_back_during_a_repeat_is_no_race_to_retry(stream, other):
-    stream.append(numbers(1), writer_id="w", batch_id=7)
-    job, done = staged(stream, 1, writer=WriterKey("w", 7))
-    assert job.repeated
-    other.append(numbers(2), writer_id="w", batch_id=3, takeover=True)
-    with pytest.raises(WriterConflictError, match="set back") as caught:
-        stream.refresh().commit(job, done)
-    assert not caught.value.retryable
-    assert ns(stream) == [1, 2]
-
-
 def test_rows_that_nobody_staged_are_an_internal_error(stream):
     job, done = staged(stream, 1, 2)
     lost = [replace(task, segments=(), frames=()) for task in done]
@@ -233,13 +216,6 @@ def test_batch_is_compared_by_columns_that_both_have(stream):
             stream.append(table, writer_id="v", batch_id=1)
 
 
-def test_claim_of_a_checkpoint_takes_no_second_fingerprint(stream):
-    key = WriterKey("q", 1, "q", claim="checkpoint:there")
-    stream.commit(*staged(stream, 1, writer=key))
-    assert stream._log.root.writers["q"].fingerprint
-    assert not stream._log.root.writers["checkpoint:there"].fingerprint
-
-
 def test_a_takeover_sets_a_writer_back_or_gives_it_to_another(stream):
     stream.append(numbers(1), writer_id="w", batch_id=7)
     stream.append(numbers(2), writer_id="w", batch_id=3, takeover=True)
@@ -250,26 +226,6 @@ def test_a_takeover_sets_a_writer_back_or_gives_it_to_another(stream):
     with pytest.raises(WriterConflictError, match="owner='query'"):
         stream.append(numbers(5), writer_id="w", batch_id=9)
     assert ns(stream) == [1, 2, 3, 4]
-
-
-def test_writers_beyond_what_the_root_holds_stay_known(stream):
-    many = WRITERS.rows + 30
-    for number in range(many):
-        stream.append(numbers(number), writer_id=f"w{number}", batch_id=1)
-    assert stream._log.root.writers_parts
-    fresh = open_on(stream._log.storage, clock=stream._log.clock)
-    for number in range(many):
-        again = fresh.append(numbers(number), writer_id=f"w{number}", batch_id=1)
-        assert (again.repeated, again.start) == (True, number)
-    for number in range(10):  # those that had moved out come back
-        assert not fresh.append(numbers(-1), writer_id=f"w{number}", batch_id=2).repeated
-        assert fresh.append(numbers(-1), writer_id=f"w{number}", batch_id=2).repeated
-        with pytest.raises(WriterConflictError):
-            fresh.append(numbers(-1), writer_id=f"w{number}", batch_id=1)
-    assert ns(fresh) == [*range(many), *[-1] * 10]
-
-
-# --- the order of checks --------------------------------------------------------------------------
 
 
 def seal(root: Root) -> Root:
@@ -314,43 +270,6 @@ def test_errors_rank_sealed_then_floor_then_expectations(stream, other):
     assert objects(stream) == set()  # nothing of them was committed, so nothing stays
 
 
-def test_failed_expectation_is_refused_before_staging(stream, other):
-    stream.append(numbers(1))
-    stream.refresh()
-    other.append(numbers(2), writer_id="w", batch_id=1)
-    # What this handle saw last is older: neither a reason to refuse nor one to go on.
-    assert stream.plan_write(SCHEMA, expected_tail=2, expected_version=2) is not None
-    for expected in ({"expected_tail": 1}, {"expected_version": 1}):
-        with pytest.raises(ConflictError):
-            stream.plan_write(SCHEMA, **expected)
-        repeated = stream.plan_write(SCHEMA, writer=WriterKey("w", 1), **expected)
-        assert repeated.repeated
-    change(other, seal)
-    with pytest.raises(SealedError):
-        stream.plan_write(SCHEMA, expected_tail=1)
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_sealed_stream_refuses_writes_before_staging(stream):
-    stream.append(numbers(1))
-    change(stream, seal)
-    for write in (stream.append, stream.overwrite):
-        with pytest.raises(SealedError):
-            write(numbers(2))
-    assert ns(stream) == [1]
-    assert len(objects(stream)) == 1
-
-
-def test_only_objects_below_the_staging_floor_are_refused(stream, other):
-    old = staged(stream, 1)
-    change(other, raise_floor)
-    with pytest.raises(StagedExpiredError):
-        stream.commit(*old)
-    stream.refresh()
-    stream.commit(*staged(stream, 2))
-    assert ns(stream) == [2]
-
-
 @pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize(
     ("expected", "text"),
@@ -372,29 +291,6 @@ def test_an_expectation_that_fails_commits_nothing(stream, other, expected, text
     assert len(objects(stream)) == 1
     stream.append(numbers(3), expected_tail=2, expected_version=1)
     assert ns(stream) == [1, 2, 3]
-
-
-def test_stale_handle_sees_another_handles_takeover(stream, other):
-    stream.append(numbers(1), writer_id="w", batch_id=9)
-    other.refresh()
-    stream.append(numbers(2), writer_id="w", batch_id=3, takeover=True)
-    job, done = staged(stream, 3, writer=WriterKey("w", 4))
-    assert not other.commit(job, done).repeated
-    assert ns(stream) == [1, 2, 3]
-    stream.append(numbers(4), writer_id="w", batch_id=1, takeover=True)
-    assert not other.append(numbers(5), writer_id="w", batch_id=2).repeated
-    assert ns(stream) == [1, 2, 3, 4, 5]
-
-
-def test_expectation_fails_after_a_concurrent_commit(stream, other):
-    job, done = staged(stream, 1, expected_tail=0)
-    other.append(numbers(9))
-    with pytest.raises(ConflictError, match="tail has moved"):
-        stream.commit(job, done)
-    assert ns(stream) == [9]
-
-
-# --- order, offsets and what is listed ------------------------------------------------------------
 
 
 def test_events_of_tasks_are_in_task_order(stream):
@@ -425,70 +321,6 @@ def test_overwrite_keeps_appends_made_after_its_plan(stream, other):
     retired = [item.path for item in stream._log.root.retired]
     assert len(retired) == 1
     assert ns(other) == [3, 4, 100, 101]
-
-
-def test_of_two_overwrites_planned_on_one_tail_both_stay(stream, other):
-    stream.append(numbers(1))
-    jobs = [staged(handle, n, overwrite=True) for n, handle in ((10, stream), (20, other))]
-    stream.commit(*jobs[0])
-    other.commit(*jobs[1])
-    assert ns(stream) == [10, 20]
-
-
-def test_an_overwrite_with_nothing_empties_the_stream(stream):
-    stream.append(numbers(1, 2, 3))
-    stream.overwrite(numbers())
-    assert (stream.head, stream.tail) == (3, 3)
-    assert ns(stream) == []
-    stream.append(numbers(4))
-    assert ns(stream) == [4]
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_overwritten_version_stays_readable(stream):
-    for value in range(SEGMENTS.rows + 10):
-        stream.append(numbers(value))
-    before = stream._log.root
-    stream.overwrite(numbers(-1))
-    assert {item.kind for item in stream._log.root.retired} == {"part", "segment"}
-    assert ns(stream) == [-1]
-    reading = snapshot(stream, before).plan()
-    tasks = snapshot(stream, before).tasks(reading)
-    batches = [batch for task in tasks for batch in run_task(reading, task)]
-    assert pa.Table.from_batches(batches)["n"].to_pylist() == list(range(SEGMENTS.rows + 10))
-
-
-DIGEST = "a" * 32
-BASE = Root("s", 7, "t", "p", 0, "x", (Epoch(0, 0, "x", None),), tail=60, next_segment=9)
-PARTS = tuple(
-    PartRef(f"status/{n:020d}-segments-{DIGEST}", 20 * n, 20 * n + 20, 2, 9) for n in range(2)
-)
-ENTRIES = tuple(SegmentEntry(n, f"t/{n}", 10, 1, 1, 0) for n in (7, 8))
-
-
-@pytest.mark.parametrize(
-    ("head", "parts", "entries", "retired"),
-    [
-        (0, 2, 2, 0),
-        (19, 2, 2, 0),
-        (20, 1, 2, 1),
-        (39, 1, 2, 1),
-        (40, 0, 2, 2),
-        (49, 0, 2, 2),
-        (50, 0, 1, 3),
-        (59, 0, 1, 3),
-        (60, 0, 0, 4),
-    ],
-)
-def test_segments_below_the_head_are_dropped(head, parts, entries, retired):
-    root = drop_below(replace(BASE, parts=PARTS, entries=ENTRIES), head, Slot(8, 123, 0))
-    assert root.head == head
-    assert root.parts == PARTS[2 - parts :]
-    assert root.entries == ENTRIES[2 - entries :]
-    assert [(item.version, item.time_us) for item in root.retired] == [(8, 123)] * retired
-
-
-# --- schemas --------------------------------------------------------------------------------------
 
 
 def with_column(name: str, value: int) -> pa.Table:
@@ -545,16 +377,6 @@ def test_a_type_that_two_writers_widen_apart_ends_as_the_wider(storage, time):
         handle.commit(job, done)
     assert stream.refresh().schema.field("n").type == pa.int64()
     assert ns(stream) == [7, 7]
-
-
-def test_wrong_schema_is_refused_before_staging(stream):
-    for table in (with_column("a", 1), pa.table({"n": ["text"]}), pa.table({"m": [1]})):
-        with pytest.raises(SchemaMismatchError):
-            stream.append(table)
-    assert objects(stream) == set()
-
-
-# --- commits that are repeated or fail ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", [WIDE, Layout()], ids=["objects", "inline"])
@@ -665,18 +487,6 @@ def test_a_writer_that_lost_slowly_is_told_of_the_stream_in_the_place(monkeypatc
     segstore.create(url, SCHEMA)
     with pytest.raises(NotFoundError, match="in its place"):
         stream.commit(job, done)
-
-
-def test_a_task_that_was_finished_or_aborted_takes_no_more(stream):
-    job = stream.plan_write(SCHEMA, layout=WIDE)
-    for end in ("finish", "abort"):
-        writer = job.open_task(0, end)
-        writer.append(numbers(1))
-        getattr(writer, end)()
-        with pytest.raises(ClosedError):
-            writer.append(numbers(2))
-        writer.abort()
-    assert objects(stream) == set()
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
