@@ -75,7 +75,7 @@ class TestChannel:
             replace(buffer(1, 3, b"de"), payload=ByteArraySegment(b"def")),
             replace(buffer(1, 3, b"de"), records=()),
             replace(buffer(1, 3, b"de"), records=(Record(3, 1, 0), Record(3, -1, 0))),
-            replace(buffer(1, 3, b"de"), records=buffer(1, 3, b"de").records[::-1]),
+            replace(buffer(1, 4, b"de"), start=3),  # records of another place
         ],
     )
     def test_refuses_what_does_not_follow_and_takes_nothing_of_it(self, storage, wrong):
