@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore_ds.errors import InternalError, MissingObjectError, StorageError
-from segstore_ds.format import names
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageStats
 
@@ -31,14 +30,12 @@ class _Stopped(BaseException):
 class Request:
     """A request: a storage call by its verb, `clock`, `nap`, `note`, or `done` at the end.
 
-    `after` is where a page of a listing starts; `payload` is the text of a note or the length of a
-    nap in seconds.
+    `payload` is the text of a note or the length of a nap in seconds.
     """
 
     verb: str
     path: str = ""
     data: bytes = b""
-    after: str = ""
     payload: tuple[Hashable, ...] = ()
 
     def __str__(self) -> str:
@@ -63,16 +60,13 @@ Ask = Callable[[Request], Any]
 
 
 class Actor:
-    """One actor, with its storage and clock; `ask` answers its requests.
+    """One actor, with its storage and clock; `ask` answers its requests."""
 
-    `page` is the number of objects that a listing returns per step; None for all.
-    """
-
-    def __init__(self, name: str, ask: Ask, page: int | None = None) -> None:
+    def __init__(self, name: str, ask: Ask) -> None:
         self.name = name
         self._ask = ask
         self._ids = 0
-        self.storage: Storage = ModelStorage(ask, page)
+        self.storage: Storage = ModelStorage(ask)
         self.clock = Clock(
             wall_us=lambda: WALL_START_US + ask(Request("clock")) * 1_000_000,
             boot_s=lambda: float(ask(Request("clock"))),
@@ -98,15 +92,11 @@ Program = Callable[[Actor], None]
 
 
 class ModelStorage(Storage):
-    """A storage that turns every call into a request; staged objects are not modelled.
+    """A storage that turns every call into a request; staged objects are not modelled."""
 
-    `page` is the number of objects that a listing returns per request; None for all.
-    """
-
-    def __init__(self, ask: Ask, page: int | None = None) -> None:
+    def __init__(self, ask: Ask) -> None:
         self.url = "memory://model"
         self.stats = StorageStats()
-        self._page = page
         self._ask = ask
 
     def _call(self, request: Request) -> Any:
@@ -141,30 +131,15 @@ class ModelStorage(Storage):
         self._call(Request("delete", path))
 
     def list(self, folder: str, start: str = "") -> Iterator[ObjectInfo]:
-        after, wanted = "", f"{folder}/{start}" if start else ""
-        while found := self._call(Request("list", folder, after=after)):
-            page = found[: self._page]
-            yield from (_info(*entry) for entry in page if entry[0].startswith(wanted))
-            if page == found:
-                return
-            after = page[-1][0]
+        wanted = f"{folder}/{start}" if start else ""
+        found = self._call(Request("list", folder))
+        yield from (_info(*entry) for entry in found if entry[0].startswith(wanted))
 
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: ARG002
         raise InternalError("the model has no staged objects", path=path)
 
     def ensure_exclusive(self) -> None:
         """Do nothing: the model's create is exclusive."""
-
-
-def is_dated(path: str) -> bool:
-    """Tell whether code under test reads an object's modification time.
-
-    It reads that of the hint just written, for the store's own time, and those of readers' records,
-    for their lapse. No other object is dated, which keeps the number of states small.
-    """
-    if path.startswith(f"{names.READERS_FOLDER}/"):
-        return not path.startswith(f"{names.READER_HINTS_FOLDER}/")
-    return path == names.HINT_PATH
 
 
 def answer(
@@ -192,7 +167,7 @@ def answer(
             return tuple(
                 (found, len(data), times.get(found))
                 for found, data in sorted(files.items())
-                if found.startswith(f"{path}/") and found > request.after
+                if found.startswith(f"{path}/")
             )
     return None
 
@@ -207,9 +182,9 @@ class Run:
     `request` is what it asks; `done` at the end.
     """
 
-    def __init__(self, name: str, program: Program, page: int | None) -> None:
+    def __init__(self, name: str, program: Program) -> None:
         self._talk = _Talk()
-        work = (self._talk, name, program, page)
+        work = (self._talk, name, program)
         threading.Thread(target=_act, args=work, name=f"actor {name}", daemon=True).start()
         self.request = self._talk.wait()
 
@@ -265,9 +240,9 @@ class _Talk:
             self._told.release()
 
 
-def _act(talk: _Talk, name: str, program: Program, page: int | None) -> None:
+def _act(talk: _Talk, name: str, program: Program) -> None:
     try:
-        program(Actor(name, talk.ask, page))
+        program(Actor(name, talk.ask))
     except _Stopped:
         return
     except BaseException as error:  # noqa: BLE001 - the model's thread raises it
@@ -316,9 +291,9 @@ class Place:
                 place.tells = True
 
     @classmethod
-    def first(cls, name: str, program: Program, page: int | None) -> "Place":
+    def first(cls, name: str, program: Program) -> "Place":
         """Return the place of an actor that has asked once."""
-        tree = _Tree(name, program, page)
+        tree = _Tree(name, program)
         return cls(tree, tree.start(), ())
 
     def after(self, answer: Any) -> tuple["Place", bool]:
@@ -354,14 +329,14 @@ class Place:
 class _Tree:
     """The histories of one actor, and the runs that wait at some of their places."""
 
-    def __init__(self, name: str, program: Program, page: int | None) -> None:
+    def __init__(self, name: str, program: Program) -> None:
         self.name = name
         self.ends: dict[str, Place] = {}
-        self._program, self._page = program, page
+        self._program = program
         self._waiting: dict[Place, Run] = {}
 
     def start(self) -> Run:
-        return Run(self.name, self._program, self._page)
+        return Run(self.name, self._program)
 
     def keep(self, place: Place, run: Run) -> None:
         if run.request.verb != "done":

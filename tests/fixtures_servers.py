@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fault_proxy import FaultProxy, fault_proxy
 from object_servers import (
     AZURITE,
     FAKE_GCS,
@@ -87,6 +88,13 @@ NAMES = ("minio", "azurite", "fake_gcs")
 def server(request: pytest.FixtureRequest) -> Server:
     """Each of them, by turns."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[FaultProxy]:
+    """Return a proxy before a server."""
+    with fault_proxy(server.endpoint) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -23,9 +23,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from actors import FAILED, Actor, Place, Program, Request, answer, is_dated
+from actors import FAILED, Actor, Place, Program, Request, answer
 
 from segstore_ds.errors import InternalError, SegstoreError
+from segstore_ds.format import names
 
 
 class Violation(AssertionError):  # noqa: N818 - what a checker finds is no failure of its own
@@ -63,10 +64,8 @@ class Scene:
         faults: How many requests may fail.
         kinds: The possible failures: of ``fail``, ``late``, ``denied``, and ``read`` for other
             requests.
-        page: How many objects a listing returns per step; None for all.
         now_s: The initial time.
         dates_commits: Whether commit files have modification times, which a drop reads.
-        stops: Actor -> the only requests, as texts, before which others may step.
     """
 
     actors: Mapping[str, Program]
@@ -78,10 +77,8 @@ class Scene:
     naps: tuple[int, ...] = ()
     faults: int = 0
     kinds: frozenset[str] = frozenset({"fail", "late", "denied"})
-    page: int | None = None
     now_s: int = 100_000
     dates_commits: bool = False
-    stops: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ class Model:
     def start(self) -> State:
         """Return the first state, in which every actor is ready."""
         scene = self.scene
-        places = tuple(Place.first(name, run, scene.page) for name, run in scene.actors.items())
+        places = tuple(Place.first(name, run) for name, run in scene.actors.items())
         state = State(
             files=self._content(scene.files),
             made=scene.made,
@@ -192,7 +189,7 @@ class Model:
     def _after_free(self, state: State, actor: int) -> Place | None:
         place = state.places[actor]
         request = place.request
-        if not request.reads or actor in state.asleep or place.name in self.scene.stops:
+        if not request.reads or actor in state.asleep:
             return None
         if state.faults and "read" in self.scene.kinds:
             return None
@@ -301,14 +298,8 @@ class Model:
         # Notes matter only to the ghost, and the clock stands still once no nap is left.
         eager = ("note", "nap") if state.naps else ("note", "nap", "clock")
 
-        def is_eager(place: Place) -> bool:
-            stops, request = self.scene.stops.get(place.name), place.request
-            if stops is None:
-                return request.verb in eager
-            return request.verb != "done" and str(request) not in stops
-
         for actor in actors or range(len(state.places)):
-            while actor not in state.asleep and is_eager(state.places[actor]):
+            while actor not in state.asleep and state.places[actor].request.verb in eager:
                 if state.places[actor].request.verb == "nap":
                     state = state._replace(asleep=state.asleep | {actor})
                 state = self._step(state, actor, "done")
@@ -316,6 +307,17 @@ class Model:
 
     def _content(self, files: Mapping[str, bytes]) -> Files:
         return self._contents.setdefault(frozenset(files.items()), Files(files))
+
+
+def is_dated(path: str) -> bool:
+    """Tell whether code under test reads an object's modification time.
+
+    It reads that of the hint just written, for the store's own time, and those of readers' records,
+    for their lapse. No other object is dated, which keeps the number of states small.
+    """
+    if path.startswith(f"{names.READERS_FOLDER}/"):
+        return not path.startswith(f"{names.READER_HINTS_FOLDER}/")
+    return path == names.HINT_PATH
 
 
 def explore(scene: Scene, *, most_states: int = 2_000_000) -> Explored:
@@ -387,16 +389,11 @@ class Play:
         self._scene = dataclasses.replace(scene, naps=(0,), faults=1)
         self._model = Model(self._scene)
         self.state = self._model.start()
-        self.trace: list[str] = []
 
     @property
     def ghost(self) -> Any:
         """The checker's knowledge now."""
         return self.state.ghost
-
-    def asks(self, name: str) -> Request:
-        """Return an actor's next request."""
-        return self.state.places[self._actor(name)].request
 
     def step(self, name: str, outcome: str = "done") -> None:
         """Give an actor's next request an outcome; raises Violation."""
@@ -404,20 +401,23 @@ class Play:
 
     def run(self, name: str, *, until: str | None = None) -> None:
         """Run an actor to its end, or until it asks for ``verb path``; raises Violation."""
-        while (request := self.asks(name)).verb != "done" and str(request) != until:
+        number = self._actor(name)
+        while (request := self.state.places[number].request).verb != "done":
+            if str(request) == until:
+                return
             self.step(name)
-        if until is not None and self.asks(name).verb == "done":
+        if until is not None:
             raise InternalError("actor never made that request", actor=name, request=until)
-
-    def sleep(self, seconds: int) -> None:
-        """Let time pass for all actors; raises Violation."""
-        self.state = self.state._replace(naps=(seconds, 0))
-        self._apply(Choice())
 
     def land(self) -> None:
         """Carry out every late effect; raises Violation."""
         for request in sorted(self.state.late, key=str):
             self._apply(Choice(late=request))
+
+    def sleep(self, seconds: int) -> None:
+        """Let time pass for all actors; raises Violation."""
+        self.state = self.state._replace(naps=(seconds, 0))
+        self._apply(Choice())
 
     def perform(self, name: str, program: Program) -> None:
         """Run another actor from start to end while all others stand still; raises Violation.
@@ -435,12 +435,11 @@ class Play:
             self.state = self._model._effect(self.state, name, request)
             return said
 
-        program(Actor(name, ask, self._scene.page))
+        program(Actor(name, ask))
 
     def _actor(self, name: str) -> int:
         return list(self._scene.actors).index(name)
 
     def _apply(self, choice: Choice) -> None:
-        self.trace.append(self._model.describe(self.state, choice))
         state = self._model.apply(self.state, choice)
         self.state = state._replace(naps=(0,), faults=1)

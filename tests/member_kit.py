@@ -97,7 +97,7 @@ def in_order(batches: list[list[int]]) -> bool:
 
 
 def work_when_told(reply: Connection, url: str, member: str, lease: str) -> None:
-    """Do the same, but ask for each batch after the first only when told to."""
+    """As `work`, but ask for each batch after the first only when told to."""
     follow = open_on(url).follow("billing", member=member, lease=lease, columns=["n"], poll_s=0.02)
     while True:
         try:

@@ -134,11 +134,6 @@ def test_no_two_blocks_make_the_same_stream():
     assert sorted(made) == sorted({*made})
 
 
-def test_readme_has_a_quick_start_of_each_kind():
-    assert blocks("")
-    assert blocks("spark")
-
-
 def shown_default(option):
     if option.default is None:
         return ""

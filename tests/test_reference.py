@@ -1,8 +1,9 @@
-"""The reference pages: they name what is public, with the arguments and fields that it has."""
+"""The reference and the runbook: they name what is there, with its arguments, fields and flags."""
 
 import dataclasses
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import typer
 
 import segstore_ds as segstore
 from segstore_ds import errors, public
-from segstore_ds.cli import MEANINGS
+from segstore_ds.cli import MEANINGS, arguments
 from segstore_ds.cli.app import build_app
 from segstore_ds.options import table as options
 from segstore_ds.stream import namespaces
@@ -145,8 +146,72 @@ def test_every_command_has_json_and_asks_before_it_deletes():
         assert "--yes" in flags or "--dry-run" not in flags
 
 
-def test_commands_of_the_pages_are_there():
-    pages = "\n".join(page.read_text() for page in DOCS.rglob("*.md"))
-    shown = re.findall(r"^segstore (\w+)", pages, re.MULTILINE)
-    assert shown
-    assert {*shown} <= {name.split()[0] for name in all_commands()}
+# --- the runbook ---
+
+
+PAGES = ERRORS + (DOCS / "operate.md").read_text()
+BLOCKS = re.findall(
+    r"^```sh\n(.*?)^```$",
+    "".join(p.read_text() for p in DOCS.glob("*.md")),
+    re.MULTILINE | re.DOTALL,
+)
+NAMED = sorted(
+    {
+        *re.findall(r"`(segstore [^`]+)`", PAGES),
+        *re.findall(r"^(?:.* \| )?(segstore .*)$", "\n".join(BLOCKS), re.MULTILINE),
+    }
+)
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line, and run nothing."""
+    command, context = typer.main.get_command(build_app()), None
+    name, words = words[0], words[1:]
+    while hasattr(command, "resolve_command"):
+        context = command.make_context(name, [*words], parent=context)
+        name, command, words = command.resolve_command(context, words)
+    command.make_context(name, [*words], parent=context)
+
+
+def test_every_error_has_its_heading_and_no_other_has():
+    section = ERRORS.split("\n## Errors\n")[1].split("\n## ")[0]
+    classes = [each for each in vars(errors).values() if inspect.isclass(each)]
+    known = [each for each in classes if errors.SegstoreError in each.__mro__[1:]]
+    assert re.findall(r"^### (.+)$", section, re.MULTILINE) == [each.code for each in known]
+
+
+def test_every_entry_says_what_is_at_risk_and_what_to_do():
+    section = ERRORS.split("\n## Errors\n")[1].split("\n## ")[0]
+    for entry in section.split("\n### ")[1:]:
+        for said in ("- **What happened**: ", "- **Data at risk**: ", "- **Do**: "):
+            assert entry.count(f"\n{said}") == 1, entry.splitlines()[0]
+
+
+@pytest.mark.parametrize("line", [line for line in NAMED if line != "segstore --version"])
+def test_commands_parse(line):
+    """Also those of blocks of any page, up to what is the shell's."""
+    words = shlex.split(line, comments=True)
+    end = min((words.index(sign) for sign in (">", "|", "&&") if sign in words), default=None)
+    parse(words[:end])
+
+
+def test_commands_in_errors_have_their_verbs_and_flags():
+    """Those of the program's own texts, with prose around them."""
+    app, found = typer.main.get_command(build_app()), 0
+    for path in DOCS.parent.rglob("*.py"):
+        for verb, rest in re.findall(r"segstore (\w+) \{[^}]*\}([^\"\n]*)", path.read_text()):
+            known = {flag for param in app.commands[verb].params for flag in param.opts}
+            assert {*re.findall(r"--[\w-]+", rest)} <= known, (path.name, verb, rest)
+            found += 1
+    assert found > 5
+    for line in arguments.COMMANDS.values():  # what calls of Python are called there
+        flags = {flag for param in app.commands[line.split()[0]].params for flag in param.opts}
+        assert {*re.findall(r"--[\w-]+", line)} <= flags, line
+
+
+def test_calls_exist():
+    named = {*re.findall(r"\bstream\.(?!svg)([a-z]\w*)", PAGES)}
+    assert named
+    assert not [name for name in named if not hasattr(segstore.Stream, name)]
+    functions = {*re.findall(r"\bsegstore\.([A-Za-z]\w*)", PAGES)}
+    assert functions <= {*segstore.__all__}

@@ -4,11 +4,9 @@ import errno
 import os
 import shutil
 import signal
-import stat
 from pathlib import Path
 
 import pytest
-from process_kit import forkserver
 from storage_contract import StorageContract
 
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
@@ -28,33 +26,6 @@ class TestLocal(StorageContract):
     def raw_names(self, storage: Storage) -> list[str]:
         root = Path(storage.url.removeprefix("file://"))
         return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
-
-
-def _create_for_ever(storage, started):
-    number = 0
-    while True:
-        storage.create(f"log/{number}", f"{number};".encode() * 5000)
-        number += 1
-        if number == 3:
-            started.set()
-
-
-def test_killed_creator_leaves_only_whole_objects(tmp_path):
-    """SIGKILL at any moment: a name that shows has its whole content."""
-    context = forkserver()
-    for attempt in range(5):
-        storage = open_storage(tmp_path / str(attempt))
-        started = context.Event()
-        process = context.Process(target=_create_for_ever, args=(storage, started))
-        process.start()
-        assert started.wait(300)
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        found = list(storage.list(""))
-        assert len(found) >= 3
-        for entry in found:
-            number = entry.path.removeprefix("log/")
-            assert storage.get(entry.path) == f"{number};".encode() * 5000
 
 
 def test_failed_write_leaves_no_name(tmp_path):
@@ -105,14 +76,6 @@ def test_link_whose_answer_was_lost_is_won(tmp_path, monkeypatch):
     assert storage.create("log/1", b"y") is False
 
 
-def test_folder_deleted_with_its_last_object_is_recreated(tmp_path):
-    storage = open_storage(tmp_path / "s")
-    storage.create("a/b/1", b"x")
-    open_storage(tmp_path / "s").delete("a/b/1")
-    assert not (tmp_path / "s/a/b").exists()
-    assert storage.create("a/b/2", b"y") is True
-
-
 @pytest.mark.parametrize("gone", ["s", "s/a"])
 @pytest.mark.parametrize("use", ["create", "read"])
 def test_folder_seen_before_is_never_recreated(tmp_path, gone, use):
@@ -151,23 +114,6 @@ def test_folder_behind_a_link_is_not_listed(tmp_path):
     assert "link/secret" not in [found.path for found in storage.list("")]
 
 
-def test_sync_comes_before_the_name_and_the_folder_after(tmp_path, monkeypatch):
-    """The order that makes a commit survive a power loss."""
-    calls = []
-    storage = open_storage(tmp_path)
-    storage.create("log/0", b"x")
-    for name in ("write", "fsync", "link", "unlink"):
-        real = getattr(os, name)
-
-        def note(*args, _name=name, _real=real):
-            calls.append(_name)
-            return _real(*args)
-
-        monkeypatch.setattr(os, name, note)
-    storage.create("log/1", b"x")
-    assert calls == ["write", "fsync", "link", "fsync", "unlink"]
-
-
 def test_what_replaces_an_object_is_synced_as_what_is_created(tmp_path, monkeypatch):
     """A status object that was damaged is put again, and then a commit names it."""
     calls = []
@@ -183,24 +129,6 @@ def test_what_replaces_an_object_is_synced_as_what_is_created(tmp_path, monkeypa
         monkeypatch.setattr(os, name, note)
     storage.put("status/0", b"y")
     assert calls == ["write", "fsync", "replace", "fsync"]
-
-
-def test_new_folders_are_synced_in_the_folders_that_hold_them(tmp_path, monkeypatch):
-    synced = []
-    fsync = os.fsync
-
-    def note(descriptor):
-        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note)
-    storage = open_storage(tmp_path / "a" / "s")
-    with storage.open_staged("x/y/1") as writer:
-        writer.write(b"1")
-        writer.commit()
-    folders = {tmp_path, tmp_path / "a", tmp_path / "a/s", tmp_path / "a/s/x", tmp_path / "a/s/x/y"}
-    assert folders <= set(synced)
-    assert tmp_path / "a/s/x/y/1" in synced
 
 
 def test_permission_error_names_the_remedy(tmp_path):
@@ -281,27 +209,6 @@ def test_copy_whose_disk_is_full_is_an_error_and_leaves_nothing(tmp_path, monkey
     assert [info.path for info in storage.list("")] == ["segments/1"]
 
 
-def test_a_copy_is_synced_before_its_folder(tmp_path, monkeypatch):
-    """As a staged object: whole on the disk, then its name."""
-    storage = open_storage(tmp_path)
-    storage.create("segments/1", b"x" * 10_000)
-    events, synced = [], os.fsync
-    copy = os.copy_file_range
-
-    def note(descriptor):
-        events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
-        synced(descriptor)
-
-    def copying(*arguments, **options):
-        events.append("copy")
-        return copy(*arguments, **options)
-
-    monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(os, "copy_file_range", copying)
-    assert storage.copy_from(storage, "segments/1", "segments/2")
-    assert events == ["copy", "file", "folder"]
-
-
 def test_deleted_temporary_fails_only_its_own_call(tmp_path, monkeypatch):
     """Its own link or replace finds nothing: in doubt, so a commit is tried again."""
     storage = open_storage(tmp_path / "s")
@@ -357,13 +264,6 @@ def test_an_aborted_object_leaves_no_folder(tmp_path):
     with storage.open_staged("segments/t/1") as writer:
         writer.write(b"1")
     assert [path.name for path in (tmp_path / "s").rglob("*")] == ["segments"]
-
-
-def test_a_handle_that_lives_long_remembers_few_folders(tmp_path):
-    storage = open_storage(tmp_path / "s")
-    for number in range(100):
-        storage.create(f"segments/{number}/1", b"x")
-    assert len(storage._folders._synced) + len(storage._folders._lasting) < 30
 
 
 @pytest.fixture
@@ -435,10 +335,3 @@ def test_tasks_of_a_job_sync_the_folders_above_once_in_a_process(tmp_path, synce
     synced.clear()
     stage(root, "segments/job/3")  # what is made is synced, whatever was before
     assert {root, root.parent, root / "segments", root / "segments/job"} <= {*synced}
-
-
-def test_a_process_remembers_few_jobs(tmp_path):
-    """The newest ones."""
-    for number in range(local_files._MOST_JOBS + 1):
-        local_files._note_job(f"{tmp_path}/segments/{number}")
-    assert len(local_files._JOBS) == local_files._MOST_JOBS

@@ -161,6 +161,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_disk_without_sync_loses_a_commit(mutant, disk, tmp_path, monkeypatch):
     """The check sees each sync that is left out."""

@@ -9,13 +9,13 @@ import datetime as dt
 import json
 import secrets
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from fault_proxy import Answer, FaultProxy, HttpFault, fault_proxy
+from fault_proxy import Answer, FaultProxy, HttpFault
 from fixtures_servers import FETCHES, LARGE_BODIES
 from object_servers import Server
 
@@ -64,13 +64,6 @@ CALLS: dict[str, Callable[[Storage], object]] = {
     "segstore.exists": lambda at: segstore.exists(at.url, storage_options=at._options),
     "segstore.create": lambda at: segstore.create(at.url, SCHEMA, storage_options=at._options),
 }
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[FaultProxy]:
-    """Return a proxy before a server."""
-    with fault_proxy(server.endpoint) as running:
-        yield running
 
 
 def options_of(server: Server, case: str, proxy: FaultProxy) -> dict[str, Any]:

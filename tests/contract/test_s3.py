@@ -11,8 +11,6 @@ from s3fs.core import S3FileSystem
 from storage_contract import StorageContract
 
 import segstore_ds as segstore
-from segstore_ds.cache.buffer import BufferPool
-from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import (
     InvalidInputError,
     MissingObjectError,
@@ -21,7 +19,6 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, objects, open_storage
-from segstore_ds.write import segment_writer
 
 
 class TestS3(StorageContract):
@@ -150,40 +147,6 @@ def test_endpoint_without_checksums_is_told_of_the_setting(s3_server, monkeypatc
     assert not caught.value.retryable
     calm = {"config_kwargs": {"request_checksum_calculation": "when_required"}}
     open_storage(url, {**options, **calm}).ensure_exclusive()
-
-
-@pytest.mark.parametrize("buffer_bytes", [6 << 20, 8 << 20])
-def test_a_part_is_a_buffer(s3_server, storage, buffer_bytes):
-    """Whatever the size of what is appended; and an upload that is given up leaves no part."""
-    record = secrets.token_bytes(900_000)
-    for commit in (True, False):
-        pool = BufferPool(2, buffer_bytes)
-
-        def write(commit=commit, pool=pool):
-            with WriteCacheService(storage.open_staged(f"s/{commit}"), pool) as cache:
-                for _ in range(20):
-                    cache.write(record, frozen=True)
-                if commit:
-                    assert cache.commit() == 20 * len(record)
-
-        verbs = [line.split()[0] for line in s3_server.requests(write)]
-        per_buffer = buffer_bytes // len(record)
-        if commit:
-            assert verbs == ["POST", *["PUT"] * -(-20 // per_buffer), "POST"]
-        else:
-            assert (verbs[0], verbs[-1]) == ("POST", "DELETE")
-    assert storage.get("s/True") == record * 20
-    root = storage.url.removeprefix("s3://")
-    fs = S3FileSystem(**s3_server.options, use_listings_cache=False)
-    assert not fs.call_s3("list_multipart_uploads", Bucket=root.partition("/")[0]).get("Uploads")
-    assert not [name for name in fs.find(root) if name.endswith("False")]
-
-
-def test_buffers_are_at_least_parts(storage, monkeypatch):
-    assert storage.profile.part_bytes == 5 << 20
-    assert segment_writer.open_pool(storage).buffer_bytes == 8 << 20
-    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 1)
-    assert segment_writer.open_pool(storage).buffer_bytes == 5 << 20
 
 
 def test_conflict_decides_nothing(s3_server):

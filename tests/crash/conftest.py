@@ -1,9 +1,10 @@
 """A stream that somebody is about to meddle with, and what lies beside it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash_kit import SCHEMA, events, fresh_storage
+from crash_kit import SCHEMA, events, fresh_storage, quick_folder
 from malicious_kit import SECRET
 
 from segstore_ds.storage import Storage, open_storage
@@ -13,7 +14,14 @@ from segstore_ds.write.layout import Layout
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder() -> Iterator[Path]:
+    """Return a folder whose syncs cost nothing: what a killed process wrote is there anyway."""
+    with quick_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
     """Return the stream's folder, canaries beside it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
@@ -32,6 +40,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def storage(folder: Path) -> Storage:
+def storage(home: Path) -> Storage:
     """Return the storage of the stream."""
-    return open_storage(folder)
+    return open_storage(home)

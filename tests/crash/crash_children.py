@@ -1,13 +1,16 @@
 """What the child processes of the crash tests run."""
 
 import itertools
+import os
+import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pyarrow as pa
-from deadly_calls import deadly
 
 from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.storage import open_storage
@@ -17,6 +20,56 @@ from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
 BATCH_ROWS = 3
+# Whatever changes a file, whoever calls it.
+SYSTEM_CALLS = (
+    "open",
+    "write",
+    "writev",
+    "copy_file_range",
+    "fsync",
+    "link",
+    "unlink",
+    "mkdir",
+    "replace",
+    "close",
+)
+
+
+@contextmanager
+def deadly(number: int) -> Iterator[set[str]]:
+    """Kill this process at its n-th call; give the names of those that it has made."""
+    calls, lock = itertools.count(1), threading.Lock()
+    kept = {name: getattr(os, name) for name in SYSTEM_CALLS}
+    made: set[str] = set()
+
+    def watch(name: str) -> Any:
+        def run(*arguments: Any, **options: Any) -> Any:
+            with lock:
+                fatal = next(calls) == number
+                made.add(name)
+            if fatal:
+                _do_half(name, kept, arguments, options)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return kept[name](*arguments, **options)
+
+        return run
+
+    for name in kept:
+        setattr(os, name, watch(name))
+    try:
+        yield made
+    finally:
+        for name, call in kept.items():
+            setattr(os, name, call)
+
+
+def _do_half(name: str, kept: dict[str, Any], arguments: Any, options: Any) -> None:
+    if name in ("write", "writev"):
+        data = b"".join(arguments[1]) if name == "writev" else arguments[1]
+        kept["write"](arguments[0], data[: len(data) // 2])
+    elif name == "copy_file_range":
+        source, target, most = arguments
+        kept[name](source, target, most // 2, **options)
 
 
 def numbered(writer: int, batch: int) -> pa.Table:

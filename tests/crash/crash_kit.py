@@ -1,16 +1,21 @@
 """What crash and corruption tests share: small events, copies of streams, what a stream says."""
 
+import resource
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-from faults import Fault
-from virtual_time import TimedStorage
+import pytest
+from faults import Crash, Fault, FaultStorage
+from virtual_time import TimedStorage, VirtualTime
 
-from segstore_ds.errors import NotFoundError
+from segstore_ds.errors import NotFoundError, SegstoreError
+from segstore_ds.log.clock import Clock
+from segstore_ds.read import scan
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -52,6 +57,58 @@ class Checked:
         known = state in self._states
         self._states.add(state)
         return not known
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A run from the same files and at the same time, with a fault at its 1st, 2nd, 3rd... call.
+
+    `checked` has the states of the other faults; `like` is the storage that the files come from.
+    """
+
+    fresh: Callable[[], Storage]
+    files: dict[str, bytes]
+    now_us: int
+    run: Callable[[Storage, Clock], object]
+    checked: Checked
+    like: TimedStorage | None = None
+
+    def steps(self, fault: Fault, *, stride: int = 1) -> Iterator["Step"]:
+        """Yield what each run leaves that no other has left, up to a run that succeeds."""
+        for number in range(1, 1000, stride):
+            time = VirtualTime(100, now_us=self.now_us)
+            left = TimedStorage(restore(self.fresh(), self.files), time, like=self.like)
+            faulty = FaultStorage(left, replace(fault, at=number))
+            error = attempt(self.run, faulty, time.clock)
+            if not faulty.struck:
+                assert error is None
+                assert number > 3
+                discard(left)
+                return
+            call = faulty.calls[number - 1]
+            if not is_as_before(fault, call) and self.checked.is_new(left, type(error)):
+                yield Step(left, time.clock, error, f"call {number}: {call}, {error!r}")
+            discard(left)
+        pytest.fail("it never succeeds")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of a sweep: the storage as it was left, and how the run ended."""
+
+    storage: TimedStorage
+    clock: Clock
+    error: BaseException | None
+    place: str
+
+
+def attempt(work: Callable[..., object], *given: object) -> BaseException | None:
+    """Run something, and return the error that it ended with."""
+    try:
+        work(*given)
+    except (Crash, SegstoreError) as error:
+        return error
+    return None
 
 
 @contextmanager
@@ -103,3 +160,25 @@ def discard(storage: Storage) -> None:
     """Delete every object: memory keeps them all, and lists them all, until it does."""
     for info in list(storage.list("")):
         storage.delete(info.path)
+
+
+@contextmanager
+def memory_limit(extra_bytes: int) -> Iterator[None]:
+    """Let this process take so many bytes of address space more than it has, and no more.
+
+    Streams are read in this thread meanwhile: one that begins, but gets no memory for it, never
+    says that it has begun, and Python waits for that without end.
+    """
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        yield
+        return
+    now = int(statm.read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + extra_bytes, hard))
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scan, "read_threads", lambda _reading: 1)
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

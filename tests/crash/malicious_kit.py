@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crash_kit import discard, events, files_of, fresh_storage, restore
+from crash_kit import discard, events, files_of, fresh_storage, memory_limit, restore
 from faults import FaultStorage
-from limits import memory_limit
 
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import encode_envelope, envelope_digest

@@ -10,7 +10,7 @@ from virtual_time import VirtualTime
 
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import AlreadyExistsError
-from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
+from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.redact.expire import run_expiry
 from segstore_ds.retention.upkeep import run_upkeep
@@ -133,11 +133,6 @@ def _replaced(storage: Storage, time: VirtualTime) -> None:
     open_on(storage, clock=time.clock).overwrite(events(20, 23))
 
 
-def _replaced_inline(storage: Storage, time: VirtualTime) -> None:
-    _inline(storage, time)
-    open_on(storage, clock=time.clock).overwrite(events(20, 23))
-
-
 def _nearly_merged_history(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     for n in range(5):
@@ -145,20 +140,8 @@ def _nearly_merged_history(storage: Storage, time: VirtualTime) -> None:
     assert len(stream._log.root.history_parts) == 2
 
 
-def _tagged(storage: Storage, time: VirtualTime) -> None:
-    _plain(storage, time)
-    stream = open_on(storage, clock=time.clock)
-    stream.tags.set("eod", 4)
-    stream.readers.register("etl", owner="a")
-
-
 def _pin(storage: Storage, clock: Clock) -> None:
     run_pin(open_on(storage, clock=clock)._context, "c", "memory://clone")
-
-
-def _pinned(storage: Storage, time: VirtualTime) -> None:
-    _plain(storage, time)
-    _pin(storage, time.clock)
 
 
 def _neglected(storage: Storage, time: VirtualTime) -> None:
@@ -211,7 +194,6 @@ def _doing(
 
 TRUNCATING = _doing(lambda stream: stream.truncate(5))
 TIMING = _doing(lambda stream: stream.settings.update(time_column="n"))
-CUTTING = _doing(lambda stream: stream.truncate("eventtime:5"))
 SEALING = _doing(lambda stream: stream.seal())
 RENAMING = _doing(
     lambda stream: "s" in stream.schema.names and stream.change_schema(rename={"s": "t"})
@@ -232,20 +214,12 @@ PARQUET = replace(SEGMENTS, segment_format="parquet")
 FILTERING = _appending(events(4, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
 STAGING_PARQUET = _appending(events(6, 11), writer_id="w", batch_id=1, layout=PARQUET)
 SETTLING = _doing(lambda stream: stream.compact(layout=PARQUET))
-RETAGGING = _doing(lambda stream: stream.tags.set("late", 5))
-UNTAGGING = _doing(lambda stream: stream.tags.delete("eod") if "eod" in stream.tags else None)
-RELEASING = _doing(lambda stream: stream.readers.release("etl"))
-KEEPING = _doing(
-    lambda stream: stream.settings.update(retention=RetentionPolicy(min_bytes=1 << 40))
-)
 COMPACTING = _doing(lambda stream: stream.compact())
 STITCHING = _doing(lambda stream: stream.compact(mode="stitch"))
-SPLITTING = _doing(lambda stream: stream.compact(mode="split", target_rows=2))
 REDACTING = _doing(
     lambda stream: stream.redact([["n", "in", [1, 4]]], columns=["s"], redact_id="r")
 )
 EXPIRING = _doing(lambda stream: run_expiry(stream._context))
-UNPINNING = _doing(lambda stream: stream.pins.release("c") if "c" in stream.pins else None)
 FILLING = _appending(events(3, 5), writer_id="w", batch_id=1)
 JOINED_SHARE = ((table_status, "SHARE_BYTES", 1500),)  # three frames of these events
 TINY_SHARE = (*JOINED_SHARE, (table_status, "JOINED_SHARE", 0))
@@ -281,7 +255,6 @@ OPERATIONS = [
     Operation("set-time-column-of-parts", _nearly_merged, TIMING, TIMING, TINY_PARTS, commits=2),
     Operation("append-that-fills-the-share", _inline, FILLING, FILLING, TINY_SHARE),
     Operation("append-that-joins-the-share", _inline, FILLING, FILLING, JOINED_SHARE),
-    Operation("restore-inline", _replaced_inline, _doing(lambda stream: stream.restore(3))),
     Operation("overwrite", _plain, _overwrite, _overwrite),
     Operation("merge-schema", _plain, WIDENING, WIDENING),
     Operation("purge", _aged, _purge, _purge),
@@ -298,19 +271,11 @@ OPERATIONS = [
     Operation("list-parts", _spilled("parts", 9), LISTING, LISTING, TINY_LISTS),
     Operation("merge-history", _nearly_merged_history, ROWS, ROWS, TINY_HISTORY),
     Operation("list-history", _spilled("history_parts", 9), LISTING, LISTING, TINY_HISTORY_LISTS),
-    Operation("untag", _tagged, UNTAGGING, UNTAGGING),
-    Operation("release-reader", _tagged, RELEASING, RELEASING),
-    Operation("set-retention", _plain, KEEPING, KEEPING),
     Operation("compact", _plain, COMPACTING, COMPACTING),
     Operation("compact-stitch", _plain, STITCHING, STITCHING),
-    Operation("compact-split", _plain, SPLITTING, SPLITTING),
     Operation("redact", _plain, REDACTING, REDACTING, commits=2),
     Operation("expire", _expiring, EXPIRING, EXPIRING, commits=2),
     Operation("redact-parts", _nearly_merged, REDACTING, REDACTING, TINY_PARTS, commits=2),
-    Operation("set-time-column", _plain, TIMING, TIMING),
     Operation("append-times", _timed, STAGING, STAGING),
-    Operation("stitch-times", _timed, STITCHING),
-    Operation("truncate-by-time", _timed, CUTTING, CUTTING),
     Operation("pin", _plain, _pin, _pin),
-    Operation("unpin", _pinned, UNPINNING, UNPINNING),
 ]

@@ -6,7 +6,7 @@ so, and goes on working: the same batch again gives exactly one copy.
 """
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,26 +17,20 @@ from crash_kit import (
     ABSENT,
     SCHEMA,
     Checked,
+    Step,
+    Sweep,
+    attempt,
     content_on,
-    discard,
     events,
     files_of,
     fresh_storage,
-    is_as_before,
-    quick_folder,
-    restore,
 )
 from faults import Crash, Fault, FaultStorage
 from fixtures_servers import MOST_FETCH_S, Server
 from sweep_operations import LEFT_TOKEN, OPERATIONS, Operation
 from virtual_time import TimedStorage, VirtualTime
 
-from segstore_ds.errors import (
-    CommitUnknownError,
-    ConflictError,
-    SegstoreError,
-    StorageError,
-)
+from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.format.redactions import redactions_of
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage, open_storage
@@ -86,36 +80,15 @@ SWEEPS = [
 CHECKED: dict[tuple[str, str], Checked] = {}
 
 
-@dataclass(slots=True)
-class Ended:
-    """How a run ended."""
-
-    error: BaseException | None
-
-    def allows(self, before: object, after: object, commits: int = 1) -> list[object]:
-        """Return which content may be seen now."""
-        if self.error is None:
-            return [after]
-        if commits > 1 or isinstance(self.error, Crash | CommitUnknownError):
-            return [before, after]
-        # What says that the storage failed also says that nothing was committed.
-        assert isinstance(self.error, StorageError | ConflictError), repr(self.error)
-        return [before]
-
-
-def _attempt(run: Callable[[Storage, Clock], None], storage: Storage, clock: Clock) -> Ended:
-    try:
-        run(storage, clock)
-    except (Crash, SegstoreError) as error:
-        return Ended(error)
-    return Ended(None)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Return a folder for streams on a disk."""
-    with quick_folder() as path:
-        yield path
+def allowed(error: BaseException | None, expected: "Expected", commits: int) -> list[object]:
+    """Return which content may be seen after a run that ended so."""
+    if error is None:
+        return [expected.after]
+    if commits > 1 or isinstance(error, Crash | CommitUnknownError):
+        return [expected.before, expected.after]
+    # What says that the storage failed also says that nothing was committed.
+    assert isinstance(error, StorageError | ConflictError), repr(error)
+    return [expected.before]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,36 +138,25 @@ def _sweep(
     upkeep = _upkeep(start, operation.name)
     expected = Expected(before, content_on(start), _versions(start), upkeep)
     _check_reaches(operation.name, open_on(start))
-    for number in range(1, 1000):
-        later = VirtualTime(3, now_us=prepared_us)
-        inner = TimedStorage(restore(fresh(), files), later, like=start)
-        faulty = FaultStorage(inner, replace(fault, at=number))
-        ended = _attempt(operation.run, faulty, later.clock)
-        if not faulty.struck:
-            assert ended.error is None
-            assert number > 3
-            return
-        call = faulty.calls[number - 1]
-        if is_as_before(fault, call) or not checked.is_new(inner, type(ended.error)):
-            discard(inner)
-            continue
-        place = f"call {number}: {call}, {ended.error!r}"
-        found = content_on(inner)
-        assert found in ended.allows(expected.before, expected.after, operation.commits), place
-        if not checked.is_new(inner):
-            discard(inner)
-            continue
-        if found != ABSENT:
-            open_on(inner).verify().check()
-        if operation.again is not None:
-            operation.again(inner, later.clock)
-            assert content_on(inner) == expected.after, place
-            assert operation.name != "purge" or _versions(inner) == expected.versions, place
-            assert _upkeep(inner, operation.name) == expected.upkeep, place
-        if found != ABSENT and operation.name != "seal":
-            _check_goes_on(inner, later.clock, place)
-        discard(inner)
-    pytest.fail("the operation never succeeds")
+    sweep = Sweep(fresh, files, prepared_us, operation.run, checked, like=start)
+    for step in sweep.steps(fault):
+        found = content_on(step.storage)
+        assert found in allowed(step.error, expected, operation.commits), step.place
+        if checked.is_new(step.storage):
+            _check_after(operation, step, found, expected)
+
+
+def _check_after(operation: Operation, step: Step, found: object, expected: Expected) -> None:
+    storage, clock, place = step.storage, step.clock, step.place
+    if found != ABSENT:
+        open_on(storage).verify().check()
+    if operation.again is not None:
+        operation.again(storage, clock)
+        assert content_on(storage) == expected.after, place
+        assert operation.name != "purge" or _versions(storage) == expected.versions, place
+        assert _upkeep(storage, operation.name) == expected.upkeep, place
+    if found != ABSENT and operation.name != "seal":
+        _check_goes_on(storage, clock, place)
 
 
 def _held(stream: Stream) -> tuple[int, int]:
@@ -221,7 +183,6 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "append-that-adds-filters": lambda stream: stream._log.root.operation == "merge",
     "append-that-fills-the-share": lambda stream: _held(stream) == (1, 0),
     "append-that-joins-the-share": lambda stream: _held(stream) == (1, 1),
-    "restore-inline": lambda stream: stream._log.root.operation == "restore",
     "overwrite": lambda stream: (stream.head, stream.tail) == (6, 9),
     "merge-schema": lambda stream: "extra" in stream.schema.names,
     "purge": lambda stream: stream._log.files.numbers()[0] == stream._log.root.log_start > 0,
@@ -241,22 +202,14 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "list-parts": lambda stream: stream._log.root.lists,
     "merge-history": lambda stream: stream._log.root.operation == "merge",
     "list-history": lambda stream: stream._log.root.history_lists,
-    "untag": lambda stream: stream._log.root.operation == "untag" and not stream.tags,
-    "release-reader": lambda stream: all(seen.record.released for seen in stream.readers),
-    "set-retention": lambda stream: stream.settings.retention,
     "compact": lambda stream: formats(stream) == ["arrow"],
     "compact-stitch": lambda stream: formats(stream) == ["arrow"],
-    "compact-split": lambda stream: len(formats(stream)) == 3,
     "redact": lambda stream: _redacted(stream) == [True],
     "expire": lambda stream: _redacted(stream) == [True],
     "redact-parts": lambda stream: _redacted(stream) == [True] and stream._log.root.parts,
-    "set-time-column": lambda stream: stream.settings.time_column == "n",
     "set-time-column-of-parts": lambda stream: all(part.stats for part in stream._log.root.parts),
     "append-times": lambda stream: known_times(stream) == [False] * 3 + [True] * 3,
-    "stitch-times": lambda stream: known_times(stream) == [True],
-    "truncate-by-time": lambda stream: (stream.head, stream._log.root.operation) == (5, "truncate"),
     "pin": lambda stream: stream._log.root.pins,
-    "unpin": lambda stream: stream._log.root.operation == "unpin",
 }
 
 
@@ -295,7 +248,7 @@ def _upkeep(storage: Storage, operation: str) -> object:
     # The stream id that a pin gives its clone is made by chance, as a transaction's is.
     pins = {name: replace(pin, clone_id="") for name, pin in stream.pins.items()}
     beside += [stream.settings.retention, pins]
-    if operation in ("reader", "release-reader"):
+    if operation == "reader":
         # What a reader has seen and counted differs where an operation was repeated.
         beside += [
             (seen.name, replace(seen.record, version=0, transaction="", number=0, id=None))
@@ -313,32 +266,6 @@ def _versions(storage: Storage) -> tuple[int, ...]:
     return tuple(open_on(storage)._log.files.numbers())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_handle_is_usable_after_a_failure(when: str, folder: Path) -> None:
-    """The same handle repeats its batch after a failure at any call, and has it once."""
-    for number in range(1, 1000):
-        time = VirtualTime(number)
-        storage = FaultStorage(TimedStorage(fresh_storage("local", folder), time))
-        stream = create_on(storage, SCHEMA, clock=time.clock)
-        stream.append(events(0, 2))
-        storage.fault = Fault(len(storage.calls) + number, "fail", when)
-        ended = _attempt(lambda *_, handle=stream: _keyed(handle), storage, time.clock)
-        storage.fault = None
-        _keyed(stream)
-        stream.append(events(4, 5))
-        assert stream.read(columns=["n"]).read_all()["n"].to_pylist() == [0, 1, 2, 3, 4]
-        stream.verify().check()
-        if not storage.struck:
-            assert ended.error is None
-            return
-    pytest.fail("the append never succeeds")
-
-
-def _keyed(stream: Stream) -> None:
-    stream.append(events(2, 4), writer_id="w", batch_id=5)
-
-
 def test_outcome_answers_for_every_unknown_commit(folder: Path) -> None:
     """After an outage at any call of a plain append, `outcome` says whether it is in the log."""
     seen = set()
@@ -349,10 +276,10 @@ def test_outcome_answers_for_every_unknown_commit(folder: Path) -> None:
         stream = create_on(storage, SCHEMA, clock=time.clock)
         when = "after" if number % 2 else "before"
         storage.fault = Fault(len(storage.calls) + (number + 1) // 2, "fail", when, calls=10**9)
-        ended = _attempt(lambda *_, handle=stream: handle.append(events(0, 2)), storage, time.clock)
-        if isinstance(ended.error, CommitUnknownError):
+        error = attempt(stream.append, events(0, 2))
+        if isinstance(error, CommitUnknownError):
             time.advance(7200)
-            names = ended.error.fields
+            names = error.fields
             known = open_on(inner, clock=time.clock)
             outcome = known.outcome(names["transaction"], names["version"])
             seen.add((when, outcome.state.value, open_on(inner).tail))

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from crash_kit import files_of
-from stream_kit import TIGHT
+from stream_kit import SCHEMA, TIGHT, numbers
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import InternalError, SegstoreError
@@ -39,16 +39,9 @@ VALUES: list[Any] = [None, True, -1, 1.5, 2**63 - 1, "\ud800", ["x"], {"x": 1}]
 MORE: list[Any] = [*VALUES, 0, 7, 10**40, "", "x", [], {}]  # of the field itself
 INSIDE = "a JSON text"  # a step of a place: into what a text says
 STAGED = Layout(inline_bytes=0, segment_format="parquet")
-SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 CLONES = {"origins"}  # fields that only the root of a clone has
 EMPTY = {"lists", "history_lists", "reader_features", "writer_features"}
 EMPTY |= {"writers_parts", "writers_lists", "retired_lists"}
-
-
-def events(start: int, end: int) -> pa.Table:
-    """Return the events start to end."""
-    texts = [f"s{n}" for n in range(start, end)]
-    return pa.table({"n": list(range(start, end)), "s": texts}, SCHEMA)
 
 
 def each(*reads: Callable[[Stream], object]) -> Callable[[Stream], None]:
@@ -84,7 +77,7 @@ STEPS: dict[str, Callable[[Stream], object]] = {
     "metrics": lambda stream: stream.metrics(storage=True),
     "publish status": lambda stream: stream.published.get("delta"),
     "append": lambda stream: stream.append(
-        events(0, 1), writer_id="w", batch_id=99, merge_schema=True
+        numbers(0, 1), writer_id="w", batch_id=99, merge_schema=True
     ),
 }
 
@@ -92,18 +85,18 @@ STEPS: dict[str, Callable[[Stream], object]] = {
 def make_rich(url: str) -> None:
     """Make a stream whose newest root has something in nearly every field, and a clone of it."""
     source = create_on(open_storage(f"{url}/source"), SCHEMA)
-    source.append(events(0, 4), layout=STAGED)
+    source.append(numbers(0, 4), layout=STAGED)
     source.copy_to(f"{url}/rich", copy_id="copied")
     stream = open_on(open_storage(f"{url}/rich"), clock=BRIEF_CLOCK)
     stream.settings.update(key_columns=["s"])
     stream.settings.update(time_column="n")
     for n in range(5):
-        stream.append(events(n, n + 3), writer_id="w", batch_id=n, layout=STAGED)
+        stream.append(numbers(n, n + 3), writer_id="w", batch_id=n, layout=STAGED)
     stream.tags.set("t", 2)
     stream.truncate(1)
     stream.redact([["n", "=", 3]], columns=["s"], redact_id="r")
     stream.copy_to(f"{url}/clone", copy_id="cloned", mode="clone")
-    wider = events(0, 1).append_column("more", pa.array([1.5]))
+    wider = numbers(0, 1).append_column("more", pa.array([1.5]))
     stream.append(wider, merge_schema=True)
     stream.settings.update(retention=RetentionPolicy(max_age="7d"))
     stream.settings.update(upkeep=UpkeepPolicy(grace_s=86_400))
@@ -113,7 +106,7 @@ def make_rich(url: str) -> None:
     stream = open_on(TimedStorage(open_storage(f"{url}/rich"), still), clock=still.clock)
     stream._context.log.grace_s = 0.0  # verify and repair read every version that is kept
     run_maintain(stream._context, keep_s=0)
-    stream.append(events(0, 2), writer_id="w", batch_id=9, merge_schema=True)
+    stream.append(numbers(0, 2), writer_id="w", batch_id=9, merge_schema=True)
     assert stream._log.root.log_start > 12
 
 

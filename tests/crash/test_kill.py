@@ -5,7 +5,6 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from crash_children import (
     leave_in_part,
     numbered,
 )
-from crash_kit import quick_folder
 from process_kit import messages, running
 
 from segstore_ds.stream.opening import create, drop
@@ -30,13 +28,6 @@ from segstore_ds.stream.stream import Stream
 pytestmark = pytest.mark.slow
 
 LONGEST_PAUSE_S = 0.012  # about as long as an append takes
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Return a folder whose syncs cost nothing: what a killed process wrote is there anyway."""
-    with quick_folder() as path:
-        yield path
 
 
 @pytest.mark.parametrize(

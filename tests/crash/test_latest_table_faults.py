@@ -4,13 +4,9 @@ Calls are those to the stream and to the stream beside it. After each the table 
 new state whole, the stream is what it was, and the next round ends in the new state.
 """
 
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from faults import Crash, Fault
@@ -19,9 +15,7 @@ from publish_kit import DELTA, ICEBERG, Table
 from stream_kit import Meddling
 from virtual_time import VirtualTime
 
-import segstore_ds as segstore
 from segstore_ds.errors import NotFoundError, SegstoreError
-from segstore_ds.log.clock import Clock
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.latest_table import run_latest
@@ -91,37 +85,6 @@ def _shown(stream: Stream, table: Table) -> list[dict[str, object]] | None:
     return table.shown(held._log.storage)[1] if table.kind in held.published else None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", ["remove", "drop"])
-def test_removal_that_stopped_anywhere_is_finished_by_the_next(verb: str) -> None:
-    """Nothing is left of the events but what the last hour of a dropped log has."""
-
-    def remove(place: Storage, clock: Clock) -> None:
-        if verb == "drop":
-            run_drop(place, confirm=place.url, clock=clock, client="")
-        else:
-            open_on(place, clock=clock).published.remove_latest()
-
-    for number in range(1, 300):
-        storage, time = made(again=True)
-        stream = open_on(storage, clock=time.clock)
-        held = beside(stream)._log.storage
-        faulty = Faulty(storage, Fault(number, "crash"))
-        for place in (faulty, storage):
-            try:
-                remove(place, time.clock)
-            except (Crash, NotFoundError):
-                continue
-        left = [info.path for info in held.list("")]
-        assert all(path.startswith("log/") for path in left), faulty.calls[-1]
-        with pytest.raises(NotFoundError):
-            beside(stream)
-        if not faulty.struck:
-            assert number > 10
-            return
-    pytest.fail("the removal never succeeds")
-
-
 @pytest.mark.parametrize("call", ["open_staged segments/", "create log/"])
 def test_of_two_rounds_at_once_each_leaves_the_newest_state(call: str) -> None:
     """The one that comes second has seen less, and plans again."""
@@ -178,36 +141,3 @@ def test_table_removed_while_a_round_makes_it_stays_removed(verb: str) -> None:
     assert all(info.path.startswith("log/") for info in held.list(""))
     with pytest.raises(NotFoundError):
         beside(stream)
-
-
-PUBLISHER = """
-import os, sys
-import segstore_ds as segstore
-from segstore_ds.storage.local import LocalStorage
-stream, left = segstore.open(sys.argv[1]), [int(sys.argv[2])]
-def deadly(before):
-    def call(*args, **how):
-        left[0] -= 1
-        if left[0] < 0:
-            os.kill(os.getpid(), 9)
-        return before(*args, **how)
-    return call
-for name in ("create", "put", "open_staged"):
-    setattr(LocalStorage, name, deadly(getattr(LocalStorage, name)))
-stream.publish("delta", latest_by=["user"], tombstone="gone")
-"""
-
-
-@pytest.mark.slow
-def test_round_that_is_killed_for_real_is_finished_by_the_next(tmp_path: Path) -> None:
-    """At each write of the process."""
-    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
-    killed = 0
-    for number in range(5):
-        stream.append(rows(*FIRST, ("bob", number, number % 2 == 0), ("eve", number, None)))
-        how = [sys.executable, "-c", PUBLISHER, str(tmp_path / "s"), str(number)]
-        killed += subprocess.run(how, check=False).returncode == -signal.SIGKILL
-        publish(stream, DELTA)
-        assert shown(stream.refresh(), DELTA) == expected(stream)
-    assert killed >= 3
-    beside(stream).verify().check()

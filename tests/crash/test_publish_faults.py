@@ -4,12 +4,9 @@ After each the table shows the old or the new state whole, the stream is what it
 again ends in the new state.
 """
 
-import io
 from contextlib import suppress
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, fresh_storage, restore
 from faults import Crash, Fault, FaultStorage
@@ -19,7 +16,7 @@ from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import NotFoundError, SegstoreError
 from segstore_ds.log.clock import Clock
-from segstore_ds.publish import delta, life
+from segstore_ds.publish import life
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage
 from segstore_ds.stream.opening import create as create_on
@@ -27,16 +24,20 @@ from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
 SETTLED = Layout(inline_bytes=0, segment_format="parquet")
+# A crash before a call leaves what a crash after the call before it leaves.
 FAULTS = [
-    Fault(1, kind, when, calls=calls)
-    for kind, calls in (("fail", 1), ("fail", 10**9), ("crash", 1))
-    for when in ("before", "after")
+    Fault(1, "fail", "after"),
+    Fault(1, "fail", "before", calls=10**9),
+    Fault(1, "fail", "after", calls=10**9),
+    Fault(1, "crash", "after"),
 ]
 
 
-def prepare(storage: Storage, clock: Clock, table: Table = DELTA) -> None:
-    """Make a stream that is published, and then changes in every way that the table has to see."""
-    stream = create_on(storage, SCHEMA, clock=clock)
+def prepared(table: Table) -> tuple[TimedStorage, VirtualTime]:
+    """Return a stream that was published, and then changed in every way that the table must see."""
+    time = VirtualTime(1)
+    storage = TimedStorage(fresh_storage("memory", None), time)
+    stream = create_on(storage, SCHEMA, clock=time.clock)
     stream.settings.update(upkeep=None)
     for start in range(0, 20, 5):
         stream.append(events(start, start + 5), layout=SETTLED)
@@ -44,38 +45,26 @@ def prepare(storage: Storage, clock: Clock, table: Table = DELTA) -> None:
     stream.compact(start=5, layout=SETTLED)
     stream.append(events(20, 25), layout=SETTLED)
     stream.truncate(2)
+    return storage, time
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.when}")
+@pytest.mark.parametrize(
+    "fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.when}-{fault.calls}"
+)
+@pytest.mark.parametrize("knows", [False, True], ids=["fresh", "knows"])
 def test_publishing_survives_a_fault_at_every_call(
-    fault: Fault, table: Table, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, table: Table, knows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table shows the newest version's events up to an old or the new tail, or the old state.
 
-    The stream never changes.
+    The stream never changes. A publisher that `knows` the table made the commit before this one, so
+    it reads nothing back.
     """
-    sweep(fault, table, monkeypatch, knows=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.when}")
-def test_publisher_that_knows_the_table_survives_a_fault_at_every_call(
-    fault: Fault, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It made the commit before this one, so it reads nothing back."""
-    sweep(fault, table, monkeypatch, knows=True)
-
-
-def sweep(fault: Fault, table: Table, monkeypatch: pytest.MonkeyPatch, *, knows: bool) -> None:
-    """Publish with a fault at the 1st, 2nd, 3rd... call, until there is none."""
     monkeypatch.setattr(life, "CLEAN_EVERY", 1)
-    time = VirtualTime(1)
-    place = fresh_storage("memory", None)
-    start = TimedStorage(place, time)
-    prepare(start, time.clock, table)
+    start, time = prepared(table)
+    place = start.inner
     files, now_us = files_of(start), time.now_us
     if knows:
         table.publish(open_on(start, clock=time.clock))
@@ -118,41 +107,12 @@ def sweep(fault: Fault, table: Table, monkeypatch: pytest.MonkeyPatch, *, knows:
     pytest.fail("publishing never succeeds")
 
 
-def test_stranger_who_committed_is_an_error() -> None:
-    """Another program's commit is never taken for the stream's."""
-    time = VirtualTime(1)
-    storage = TimedStorage(fresh_storage("memory", None), time)
-    prepare(storage, time.clock)
-    storage.create(f"_delta_log/{1:020d}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
-    stream = open_on(storage, clock=time.clock)
-    with pytest.raises(SegstoreError, match="another program"):
-        stream.publish("delta")
-    stream.published.remove("delta")
-    assert stream.publish("delta").tail == 25
-
-
-def test_schema_of_a_checkpoint_is_that_of_the_log() -> None:
-    """A table that is read from a checkpoint alone lists the same files, columns and protocol."""
-    time = VirtualTime(1)
-    storage = TimedStorage(fresh_storage("memory", None), time)
-    prepare(storage, time.clock)
-    found, files = delta.read_files(storage, delta.newest(storage))
-    assert found.note is not None
-    data = delta.encode_checkpoint(found.state, found.note)
-    storage.create(f"_delta_log/{0:020d}.checkpoint.parquet", data)
-    again = delta.read_files(storage, delta.newest(storage))
-    assert again == (found, files)
-    assert pa.types.is_map(pq.read_schema(io.BytesIO(data)).field("add").type.field(1).type)
-
-
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
 @pytest.mark.parametrize("also", ["append", "nothing"])
 @pytest.mark.parametrize("nth", [1, 2])
 def test_publisher_that_loses_a_race_plans_again(nth: int, also: str, table: Table) -> None:
     """Two publishers at once leave the table that one of them alone would."""
-    time = VirtualTime(1)
-    storage = TimedStorage(fresh_storage("memory", None), time)
-    prepare(storage, time.clock, table)
+    storage, time = prepared(table)
 
     def come_first() -> None:
         other = open_on(storage, clock=time.clock)
@@ -170,9 +130,7 @@ def test_publisher_that_loses_a_race_plans_again(nth: int, also: str, table: Tab
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
 def test_publisher_that_slept_past_a_purge_publishes_again(table: Table) -> None:
     """What it listed may have been deleted while it slept."""
-    time = VirtualTime(1)
-    storage = TimedStorage(fresh_storage("memory", None), time)
-    prepare(storage, time.clock, table)
+    storage, time = prepared(table)
 
     def sleep() -> None:
         other = open_on(storage, clock=time.clock)
@@ -194,9 +152,7 @@ def test_publisher_that_slept_past_a_purge_publishes_again(table: Table) -> None
 @pytest.mark.parametrize("others", ["publish", "remove", "make anew", "make anew twice"])
 def test_publisher_that_knows_the_table_sees_what_others_did(others: str, table: Table) -> None:
     """What it remembers is never more than a hint: no table is made of two."""
-    time = VirtualTime(1)
-    storage = TimedStorage(fresh_storage("memory", None), time)
-    prepare(storage, time.clock, table)
+    storage, time = prepared(table)
     stream = open_on(storage, clock=time.clock)
     stream.settings.update(upkeep=None)
     assert table.publish(stream).table_version == table.first + 2
@@ -224,9 +180,7 @@ def test_publisher_that_knows_the_table_sees_what_others_did(others: str, table:
 @pytest.mark.parametrize("when", ["create", "check"])
 def test_table_removed_during_a_commit_leaves_nothing_behind(when: str, table: Table) -> None:
     """Whichever comes first: who removes looks again, and who commits does."""
-    time = VirtualTime(1)
-    storage = TimedStorage(fresh_storage("memory", None), time)
-    prepare(storage, time.clock, table)
+    storage, time = prepared(table)
 
     def remove() -> None:
         open_on(storage, clock=time.clock).published.remove(table.kind)
@@ -255,9 +209,7 @@ def test_table_removed_during_a_commit_leaves_nothing_behind(when: str, table: T
 def test_publisher_goes_on_where_a_removal_was_killed(table: Table) -> None:
     """The newest commits go first, so what is left is an older table, or none (seed 93094)."""
     for number in range(1, 60, 2):
-        time = VirtualTime(1)
-        storage = TimedStorage(fresh_storage("memory", None), time)
-        prepare(storage, time.clock, table)
+        storage, time = prepared(table)
         for _ in range(2):
             stream = open_on(storage, clock=time.clock)
             stream.append(events(stream.tail, stream.tail + 5), layout=SETTLED)
@@ -278,16 +230,15 @@ def test_publisher_goes_on_where_a_removal_was_killed(table: Table) -> None:
     pytest.fail("the removal never succeeds")
 
 
-@pytest.mark.parametrize("verb", [pytest.param("drop", marks=pytest.mark.slow), "unpublish"])
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["drop", "unpublish"])
 def test_removal_that_stopped_anywhere_is_finished_by_the_next(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is left is known to be the stream's; another program's file beside it stays."""
     monkeypatch.setattr(life, "CLEAN_EVERY", 1)
     for number in range(1, 200):
-        time = VirtualTime(1)
-        storage = TimedStorage(fresh_storage("memory", None), time)
-        prepare(storage, time.clock, ICEBERG)
+        storage, time = prepared(ICEBERG)
         for _ in range(2):
             stream = open_on(storage, clock=time.clock)
             stream.append(events(stream.tail, stream.tail + 5), layout=SETTLED)

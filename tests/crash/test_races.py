@@ -85,12 +85,3 @@ def test_processes_create_one_stream_at_once(races: Races) -> None:
             stream = open(url, storage_options=races.options)
             assert won == [stream._log.root.stream_id]
             stream.verify().check()
-
-
-def test_children_of_the_races_report_errors(tmp_path: Path) -> None:
-    """A child that fails ends its pipe, so that no race is won by silence."""
-    with running(append_some, str(tmp_path / "nothing"), 0, 1) as (child, pipe):
-        with pytest.raises(EOFError):
-            pipe.recv()
-        child.join()
-        assert child.exitcode == 1

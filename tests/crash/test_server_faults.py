@@ -5,14 +5,13 @@ for commit files. No commit may be lost or be there twice; `outcome` answers lat
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from crash_kit import SCHEMA, events
-from fault_proxy import Answer, FaultProxy, HttpFault, fault_proxy
+from fault_proxy import Answer, FaultProxy, HttpFault
 from fixtures_servers import FETCHES, LARGE_BODIES, hasty_options
 from object_servers import Server
 
@@ -80,13 +79,6 @@ def refusal(scheme: str, status: int, code: str) -> Answer:
     if scheme == "az":
         headers.append(("x-ms-error-code", code))
     return Answer(status, body, tuple(headers))
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[FaultProxy]:
-    """Return a proxy before a server."""
-    with fault_proxy(server.endpoint) as running:
-        yield running
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from crash_kit import quick_folder
 from member_kit import in_order, keyed, work, work_and_reject, work_when_told
 from process_kit import messages, running
 from stream_kit import SCHEMA, numbers
@@ -21,13 +20,6 @@ from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Return a folder whose syncs cost nothing: what a killed process wrote is there anyway."""
-    with quick_folder() as path:
-        yield path
 
 
 @pytest.mark.parametrize("key", [None, ["s"]])

@@ -7,8 +7,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from unittest.mock import patch
 
+from crash_children import deadly
 from crash_kit import ABSENT, SCHEMA, content, content_on, events
-from deadly_calls import deadly
 from stream_kit import DAY, age_files, days_later, make_old, staged_job, wait
 
 import segstore_ds as segstore
@@ -47,7 +47,7 @@ def prepare(folder: Path, program: Program) -> object:
     for n in range(SEGMENTS):
         stream.append(events(ROWS * n, ROWS * (n + 1)), layout=STAGED)
     if program.clone:
-        _clone(folder)
+        stream.copy_to(folder / "copy", copy_id="c", mode="clone")
     return content(stream)
 
 
@@ -175,11 +175,6 @@ def _copy(folder: Path) -> bool:
     return stream.copy_to(folder / "copy", copy_id="c", start=2, end=ROWS * SEGMENTS).repeated
 
 
-def _clone(folder: Path) -> bool:
-    stream = segstore.open(folder / "stream")
-    return stream.copy_to(folder / "copy", copy_id="c", mode="clone").repeated
-
-
 def _copy_is_all_or_nothing(folder: Path, before: object) -> None:
     check_same(folder, before)
     if content_on(open_storage(folder / "copy")) != ABSENT:
@@ -193,16 +188,12 @@ def _check_copy(folder: Path) -> Stream:
     return copy
 
 
-def _copied(run: Callable[[Path], bool]) -> Callable[[Path, object], None]:
-    def finish(folder: Path, before: object) -> None:
-        segstore.open(folder / "stream").refresh()
-        run(folder)
-        check_clean(_check_copy(folder))
-        assert run(folder)
-        check_same(folder, before)
-        _check_copy(folder)
-
-    return finish
+def _copied(folder: Path, before: object) -> None:
+    _copy(folder)
+    check_clean(_check_copy(folder))
+    assert _copy(folder)
+    check_same(folder, before)
+    _check_copy(folder)
 
 
 def _copy_events(folder: Path) -> bool:
@@ -258,41 +249,6 @@ def _materialized(folder: Path, before: object) -> None:
     check_clean(check_same(folder, before, "copy"))
 
 
-def _drop(folder: Path) -> None:
-    url = open_storage(folder / "copy").url
-    with suppress(NotFoundError):
-        segstore.drop(url, confirm=url)
-
-
-def _there_or_gone(folder: Path, before: object) -> None:
-    check_same(folder, before)
-    found = content_on(open_storage(folder / "copy"))
-    assert found in (before, ABSENT)
-
-
-def _dropped(folder: Path, before: object) -> None:
-    _drop(folder)
-    assert content_on(open_storage(folder / "copy")) == ABSENT
-    left = {info.path.partition("/")[0] for info in open_storage(folder / "copy").list("")}
-    assert left == {"log"}  # for an hour, so that no late commit begins a stream there
-    assert check_same(folder, before).pins == {}
-
-
-def _unpin(folder: Path) -> None:
-    with suppress(NotFoundError):
-        segstore.open(folder / "stream").pins.release("c")
-
-
-def _whole_while_pinned(folder: Path, before: object) -> None:
-    if check_same(folder, before).pins:  # without its pin an origin is not read
-        check_same(folder, before, "copy")
-
-
-def _unpinned(folder: Path, before: object) -> None:
-    _unpin(folder)
-    assert check_same(folder, before).pins == {}
-
-
 def _make_neglected(folder: Path) -> Stream:
     """Make a stream whose upkeep has all of its work before it, noted by an earlier round."""
     stream, storage = make_old(folder / "stream", 40)
@@ -340,10 +296,7 @@ PROGRAMS = {
     "compact": Program(_compact, _source_is_whole, _compacted),
     "redact": Program(_redact, _old_or_redacted, _redacted),
     "expire": Program(_expire, _old_or_expired, _expired, make=_make_expiring),
-    "copy": Program(_copy, _copy_is_all_or_nothing, _copied(_copy)),
+    "copy": Program(_copy, _copy_is_all_or_nothing, _copied),
     "copy-events": Program(_copy_events, _event_copy_is_all_or_nothing, _event_copied),
-    "clone": Program(_clone, _copy_is_all_or_nothing, _copied(_clone)),
     "materialize": Program(_materialize, _clone_is_whole, _materialized, clone=True),
-    "drop": Program(_drop, _there_or_gone, _dropped, clone=True),
-    "unpin": Program(_unpin, _whole_while_pinned, _unpinned, clone=True),
 }

@@ -31,7 +31,6 @@ class Ghost:
     denied: frozenset[str] = frozenset()
     acknowledged: frozenset[str] = frozenset()
     looking: tuple[tuple[str, int], ...] = ()  # actor -> tip when its look began; -1: not yet
-    grace_s: float = LOG_GRACE_S
     dropped: bool = False  # the last commit was a drop
 
     @property
@@ -100,7 +99,7 @@ def _landed(ghost: Ghost, number: int, root: Root, now_s: int) -> Ghost:
 def _purged(ghost: Ghost, number: int, now_s: int) -> None:
     if number >= ghost.tip:
         raise Violation(f"the newest version {number} was deleted")
-    if now_s - ghost.chain[number + 1][1] < ghost.grace_s:
+    if now_s - ghost.chain[number + 1][1] < LOG_GRACE_S:
         raise Violation(f"version {number} was deleted within its grace")
 
 
@@ -123,8 +122,6 @@ def _noted(ghost: Ghost, actor: str, kind: str, *payload) -> Ghost:
             return replace(ghost, looking=tuple(sorted({*ghost.looking, (actor, -1)})))
         case "saw", (version, transaction):
             return _saw(ghost, actor, version, transaction)
-        case "saw number", (number,):
-            return _saw(ghost, actor, number, ghost.chain[number][0])
         case "outcome", ("committed", transaction) if transaction not in ghost.transactions:
             raise Violation(f"{transaction} is not in the log, but its outcome says so")
         case _:

@@ -1,6 +1,5 @@
 """The actors of the commit protocol's model, and mutants of the real code for them to trip over."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -69,7 +68,6 @@ def writer(
     sleeps: int = 0,
     purges: bool = False,
     hints: bool = True,
-    fresh: bool = False,
     log_class: type[StreamLog] = StreamLog,
     files_class: type[MetadataLog] = MetadataLog,
 ) -> Program:
@@ -80,8 +78,7 @@ def writer(
 
     def run(actor: Actor) -> None:
         log = open_log(actor, log_class, files_class, hints=hints)
-        if not fresh:
-            log.reopen()
+        log.reopen()
         for transaction in before:
             commit(actor, log, transaction)
         actor.note("ready")
@@ -181,7 +178,7 @@ def creator(stream_id: str, *, sleeps: int = 0) -> Program:
     return run
 
 
-def dropper(*stream_ids: str, purges: Callable[[DroppableLog], object] = purge_dropped) -> Program:
+def dropper(*stream_ids: str) -> Program:
     """Drop the stream, create another one in its place and commit to that; so once for each id."""
 
     def run(actor: Actor) -> None:
@@ -192,7 +189,7 @@ def dropper(*stream_ids: str, purges: Callable[[DroppableLog], object] = purge_d
                 log._hints._last_s = float("inf")
                 log.reopen()
                 commit_drop(log, "")
-                purges(log)
+                purge_dropped(log)
                 made = open_log(actor, hints=False)
                 first = first_root(f"{stream_id}0", stream_id, actor.clock.wall_us())
                 if made.create(first) is not None:
@@ -200,12 +197,6 @@ def dropper(*stream_ids: str, purges: Callable[[DroppableLog], object] = purge_d
                 commit(actor, made, f"{stream_id}1")
 
     return run
-
-
-def purge_all(log: DroppableLog) -> None:
-    """Delete every commit of a dropped stream, the newest one last, as drop once did."""
-    for number in log.files.numbers():
-        log.storage.delete(log.files.path(number))
 
 
 def scene(actors: dict[str, Program], **options) -> Scene:
@@ -222,13 +213,6 @@ class NoLateCheck(StreamLog):
 
     def _settle_late(self, _root: Root, _began: float, *, won: bool) -> bool:
         return won
-
-
-class TrustsItsHurry(StreamLog):
-    """Takes a slot that was purged for never won, however long ago the put began."""
-
-    def _settle_late(self, root: Root, _began: float, *, won: bool) -> bool:
-        return super()._settle_late(root, self.clock.boot_s(), won=won)
 
 
 class TrustsAnyLoss(StreamLog):
@@ -257,31 +241,6 @@ class FollowsNames(StreamLog):
         return self._confirm(lambda: self._climb(base))
 
 
-class Unconfirming(StreamLog):
-    """Takes N for the newest when N+1 is missing, without asking for N again."""
-
-    def _climb(self, base: Base) -> Base | None:
-        while data := self.files.read(base.root.version + 1):
-            base = Base(decode(data), 0.0, 0.0, data[:MARK_BYTES])
-        return base
-
-
-class FollowsNamesUnconfirming(Unconfirming, FollowsNames):
-    """Both."""
-
-
-class FollowsTheHint(StreamLog):
-    """Follows the log by name from where the hint points, instead of listing."""
-
-    def _open_hinted(self) -> Base | None:
-        hint = self.files.read_hint()
-        data = None if hint is None else self.files.read(hint.number)
-        if data is None:
-            return self._newest_from(0)
-        base = Base(decode(data), 0.0, 0.0, data[:MARK_BYTES])
-        return self._climb(base) or self._newest_from(0)
-
-
 class LosesToItself(MetadataLog):
     """Takes "not found" after a put whose answer was lost for a lost race."""
 
@@ -292,11 +251,3 @@ class LosesToItself(MetadataLog):
         except StorageError:
             won = self._read(path) == data
         return None if won else self._read(path) or b"nothing"
-
-
-class TrustsRefusals(MetadataLog):
-    """Takes the answer "taken" for a lost race without reading the slot."""
-
-    def add_or_read(self, number: int, batch: Root) -> bytes | None:
-        path, data = self.path(number), encode_envelope(ROOT_CODEC.encode(batch))
-        return None if self.storage.create(path, data) else self._read(path) or b"nothing"

@@ -163,49 +163,6 @@ def member(rounds: int, *, leaves: bool = False) -> Program:
     return run
 
 
-def rest(rounds: int) -> Program:
-    """Join, and then take and commit all that there is in a round, and renew."""
-
-    def run(actor: Actor) -> None:
-        own = joined(actor, actor.name)
-        own.take(EVENTS)  # and see the leases of others
-        actor.note("ready")
-        for _ in range(rounds):
-            actor.note("round")
-            while commit_next(actor, own):
-                pass
-
-    return run
-
-
-def divide(actor: Actor) -> None:
-    """Join as three members, of which the first two have an event each."""
-    first, second, _ = (joined(actor, name) for name in "abc")
-    first.renew(0)
-    second.take(EVENTS)
-
-
-def sleepers_scene() -> Scene:
-    """Return a scene of two members that have read an event each, and a third that goes on.
-
-    The third's rounds are one step each, and each of the two sleeps only before it creates the
-    record after the one that it saw. With all other orders this scene would be too large.
-    """
-    actors = {"a": member(1), "b": member(1), "c": rest(2)}
-    past = (*(appender(letter * 12) for letter in "ab"), divide)
-    plain = scene(actors, *past, naps=(LEASE_S + 1,) * 2)
-    landed = sorted((path, data) for path, data in plain.files.items() if path.startswith(FOLDER))
-    seen = {"a": len(landed), "b": len(landed) + 1}
-    stops = {name: frozenset({f"create {FOLDER}{seen[name] + 1:020}"}) for name in seen}
-    return replace(
-        plain,
-        ghost=Shared(records=tuple((data, plain.now_s) for _, data in landed)),
-        observe=observe,
-        check=check_files,
-        stops={**stops, "c": frozenset({"note round"})},
-    )
-
-
 def shared_scene(actors: dict[str, Program], **options: object) -> Scene:
     """Return a scene of members over a stream of two events."""
     plain = scene(actors, *(appender(letter * 12) for letter in "ab"), **options)

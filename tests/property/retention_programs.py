@@ -6,10 +6,9 @@ to such a version, however slow, misses one. And no retention passes a reader th
 """
 
 import functools
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
 
 import pyarrow as pa
 from actors import Actor, Program, Request, answer
@@ -38,16 +37,13 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Cut
-from segstore_ds.redact.plan import RedactRequest
-from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
-from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.readers import register_reader
 from segstore_ds.retention.retain import apply_policy
 from segstore_ds.retention.tags import run_tag
 from segstore_ds.retention.truncate import run_restore, run_truncate
 from segstore_ds.retention.upkeep import run_upkeep
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.write.append import Appender, AppendPlan
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
@@ -56,7 +52,6 @@ from segstore_ds.write.request import WriteRequest
 DAY, HOUR = 86_400, 3600
 GRACE_S = DAY
 FREE_S = 300  # of who frees a full disk
-CLEAN = b"clean!"  # the bytes of a segment without values
 SCHEMA = pa.schema([("n", pa.int64())])
 GIVEN_UP = (CommitUnknownError, ConflictError, StorageError, SnapshotExpiredError, FormatError)
 
@@ -71,7 +66,6 @@ class Past:
     landed: tuple[tuple[str, int], ...] = ()  # name -> when its newest record came
     held: tuple[tuple[str, int, int], ...] = ()  # name, offset, until when; as publishing returned
     deleted: frozenset[str] = frozenset()
-    redacted: tuple[tuple[int, int], ...] = ()  # tail and version of redactions that returned
     grace_s: int = GRACE_S
 
 
@@ -110,8 +104,6 @@ def _noted(past: Past, event: Event) -> Past:
         return replace(past, grace_s=FREE_S)
     if kind == "acknowledged":
         return replace(past, acknowledged=past.acknowledged | {payload[0]})
-    if kind == "redacted":
-        return replace(past, redacted=(*past.redacted, (payload[0], payload[1])))
     if kind == "registered":
         return replace(past, readers=(*past.readers, (payload[0], payload[1])))
     if kind == "held":
@@ -136,22 +128,10 @@ def check(files: Mapping[str, bytes], now_s: int, past: Past) -> None:
         missing = sorted(path for path in _listed(data, files) if path not in files)
         if missing:
             raise Violation(f"version {version} misses {missing}")
-    _check_redacted(files, past)
     for name, offset in past.readers:
         if newest.head > offset:
             raise Violation(f"reader {name} at {offset} lost events below {newest.head}")
     _check_held(past, now_s)
-
-
-def _check_redacted(files: Mapping[str, bytes], past: Past) -> None:
-    """From its version on, no root lists values below a redaction's tail, or lists them again."""
-    for tail, first in past.redacted:
-        older = (_placed(data, files) for data, _ in past.chain[:first])
-        before = {path for placed in older for start, path in placed if start < tail}
-        for version in range(first, len(past.chain)):
-            for start, path in _placed(past.chain[version][0], files):
-                if (start < tail or path in before) and files[path] != CLEAN:
-                    raise Violation(f"version {version} lists {path}, which was redacted")
 
 
 def _check_held(past: Past, now_s: int) -> None:
@@ -278,68 +258,6 @@ def compactor(nonce: str) -> Program:
         actor.storage.create(names.segment_object(path), b"events")
         rows = sum(segment.entry.rows for segment in placed)
         inputs = tuple((segment.entry.segment_id, segment.entry.path) for segment in placed)
-        output = SegmentEntry(0, path, rows, 6, 1, 0)
-        run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
-        commit_groups(context, [run])
-
-    return acting(work)
-
-
-def redactor(nonce: str) -> Program:
-    """Redact all that is stored, where a segment's bytes say whether its values are there."""
-
-    def run(actor: Actor) -> None:
-        log = open_log(actor, hints=False)
-        log.reopen()
-        actor.note("ready")
-        context = StreamContext.of(log)
-        tries = count()
-
-        def launch(
-            job: RedactJob, chosen: Sequence[PlacedSegment]
-        ) -> Generator[RedactedSegment, None, None]:
-            attempt = next(tries)
-            for number, placed in enumerate(chosen):
-                yield _redacted(actor, job, placed, f"{number}-{attempt}-0.arrow", nonce)
-
-        request = RedactRequest([["n", ">=", 0]], ["n"], "", "r")
-        try:
-            done = run_redact(replace(context, launch=launch), request)
-        except GIVEN_UP:
-            return
-        actor.note("redacted", done.tail, done.version)
-        with suppress(StorageError):  # only where something changes all is checked
-            actor.storage.create(f"status/.tmp-{actor.name}", b"")
-
-    return run
-
-
-def _redacted(
-    actor: Actor, job: RedactJob, placed: PlacedSegment, name: str, nonce: str
-) -> RedactedSegment:
-    entry = placed.entry
-    if actor.storage.get(names.segment_object(entry.path)) == CLEAN:
-        return RedactedSegment(placed)
-    path = names.build_segment_path(names.build_token(job.job.version, nonce), name)
-    actor.storage.create(names.segment_object(path), CLEAN)
-    output = SegmentEntry(0, path, entry.rows, 6, 1, 0)
-    inputs = ((entry.segment_id, entry.path),)
-    run = Replacement(placed.start, inputs, entry.rows, entry.epoch, (output,))
-    return RedactedSegment(placed, 1, run)
-
-
-def merger(nonce: str) -> Program:
-    """Compact as `compactor`, but the bytes are those of what was read."""
-
-    def work(actor: Actor, context: StreamContext) -> None:
-        root = context.log.root
-        placed = list(context.status.segments(root, root.head, root.tail))
-        read = [actor.storage.get(names.segment_object(each.entry.path)) for each in placed]
-        path = names.build_segment_path(names.build_token(root.version, nonce), "0-0-0.arrow")
-        data = CLEAN if {*read} == {CLEAN} else b"events"
-        actor.storage.create(names.segment_object(path), data)
-        rows = sum(each.entry.rows for each in placed)
-        inputs = tuple((each.entry.segment_id, each.entry.path) for each in placed)
         output = SegmentEntry(0, path, rows, 6, 1, 0)
         run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
         commit_groups(context, [run])

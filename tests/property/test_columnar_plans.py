@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,23 +103,3 @@ def test_sizes_beyond_64_bits_are_packed_exactly(sizes, target):
     end = sum(rows for rows, _ in sizes)
     table = SliceTable.of_run(run, 0, end, None)
     assert plan_tasks(table, partition_bytes=target) == pack(table, partition_bytes=target)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "targets", "shape"),
-    [
-        ([(10, 100)] * 10, {"partition_bytes": 250}, [2, 2, 2, 2, 2]),
-        ([(10, 100)] * 10, {"partition_bytes": 275}, [3, 3, 3, 1]),
-        ([(10, 100)] * 11, {"partition_bytes": 1000}, [11]),
-        ([(10, 100)] * 11, {"partition_bytes": 10**6, "partition_rows": 100}, [11]),
-        ([(10, 100)] * 10, {"partition_bytes": 10**6, "min_partitions": 4}, [2, 2, 2, 2, 2]),
-        ([(100, 1000)], {"partition_bytes": 250}, [1, 1, 1, 1]),
-        ([(3, 1000)], {"partition_bytes": 1}, [1, 1, 1]),
-        ([(10, 10), (100, 1000), (10, 10)], {"partition_bytes": 500}, [2, 2]),
-    ],
-)
-def test_small_segments_are_packed_and_large_ones_split(sizes, targets, shape):
-    entries = [SegmentEntry(n, f"t/{n}", rows, size, 9, 7) for n, (rows, size) in enumerate(sizes)]
-    end = sum(rows for rows, _ in sizes)
-    table = SliceTable.of_run(Run(0, from_entries(entries), list), 0, end, None)
-    assert [len(task.slices) for task in plan_tasks(table, **targets)] == shape

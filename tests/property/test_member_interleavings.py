@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 from interleaving import Violation, explore
-from member_programs import LEASE_S, keep_few_records, member, shared_scene, sleepers_scene
+from member_programs import LEASE_S, member, shared_scene
 
 from segstore_ds.log.metadata_log import MetadataLog
-from segstore_ds.read import reader_records
 from segstore_ds.retention import members
 from segstore_ds.retention.leases import joined, left
 from segstore_ds.retention.members import MemberReader
@@ -15,9 +14,6 @@ from segstore_ds.retention.members import MemberReader
 pytestmark = pytest.mark.slow
 
 NAP = {"naps": (LEASE_S + 1,)}
-# Minutes of CPU for orders that the others have half of.
-LONG = ("two members, two short naps", "two members, two naps")
-SLEEPERS = "two members sleep, a third goes on"
 SCENES = {
     "two members": lambda: shared_scene({"a": member(2), "b": member(2)}),
     "three members": lambda: shared_scene({name: member(1) for name in "abc"}),
@@ -25,8 +21,6 @@ SCENES = {
     "two members, a nap of the first": lambda: shared_scene(
         {"a": member(2), "b": member(1)}, **NAP
     ),
-    LONG[0]: lambda: shared_scene({"a": member(2), "b": member(1)}, naps=(LEASE_S // 2 + 1,) * 2),
-    LONG[1]: lambda: shared_scene({"a": member(1), "b": member(1)}, naps=(LEASE_S + 1,) * 2),
     "two members, a nap, a failure": lambda: shared_scene(
         {"a": member(1), "b": member(1)}, faults=1, **NAP
     ),
@@ -36,36 +30,10 @@ SCENES = {
 }
 
 
-@pytest.mark.parametrize(
-    "title",
-    [pytest.param(title, marks=pytest.mark.sweep) if title in LONG else title for title in SCENES],
-)
+@pytest.mark.parametrize("title", SCENES)
 def test_no_order_loses_an_event_or_gives_it_to_two(title):
     explored = explore(SCENES[title]())
     assert explored.ends > 1
-
-
-def test_of_two_members_that_slept_none_commits_what_others_have_done(monkeypatch):
-    """Both wake after the records that they saw were deleted, and others have their events."""
-    keep_few_records(monkeypatch)
-    explored = explore(sleepers_scene())
-    assert explored.ends > 1
-
-
-def any_base(monkeypatch):
-    """Take a base for the one that was seen if a record of its number exists."""
-    keep_few_records(monkeypatch)
-
-    def stands(files, base):
-        return files.read(base.number) is not None
-
-    monkeypatch.setattr(reader_records, "_stands", stands)
-
-
-def no_base(monkeypatch):
-    """Commit under a number without a look whether it was deleted."""
-    keep_few_records(monkeypatch)
-    monkeypatch.setattr(reader_records, "_stands", lambda _files, _base: True)
 
 
 def no_fence(monkeypatch):
@@ -127,8 +95,6 @@ MUTANTS = {
     no_exclusive_create: ("two members", "overwritten"),
     no_wait: ("two members", "refused within its lease"),
     short_wait: ("two members, a nap of the first", "refused within its lease"),
-    any_base: (SLEEPERS, "have both done"),
-    no_base: (SLEEPERS, "have both done"),
     whole_range: ("two members", "nobody was given it"),
 }
 
@@ -136,7 +102,7 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_some_order_breaks_members_that_lack_a_rule(mutant, monkeypatch):
     title, text = MUTANTS[mutant]
-    broken = {**SCENES, SLEEPERS: sleepers_scene}[title]()
+    broken = SCENES[title]()
     mutant(monkeypatch)
     with pytest.raises(Violation, match=text):
         explore(broken)

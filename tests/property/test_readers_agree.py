@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from comparison_kit import OPS, Look, Twin, plain, reopened, rows_of, seeds, shown, steps
+from comparison_kit import AT, OPS, Look, Twin, plain, reopened, rows_of, seeds, shown, steps
 from pyarrow import types as t
 
 from segstore_ds.status.table import SEGMENTS
@@ -69,6 +69,20 @@ def _read(twin: Twin, stream: Stream, look: Look) -> None:
     if look.event_time is not None:
         timed = stream.read(event_time=look.event_time, **how).read_all()
         _same(twin, look, "event time", rows_of(timed, names), rows_of(look.in_time(), names))
+        if look.version == twin.versions[-1]:
+            _cut_by_time(twin, stream, look)
+
+
+def _cut_by_time(twin: Twin, stream: Stream, look: Look) -> None:
+    """A cut is before the first event that is as late; as an end, behind the last earlier one."""
+    low, high = look.event_time or (None, None)
+    times = [event.get(AT) for event in twin.events]
+    shown = [(n, times[n]) for n in range(stream.head, stream.tail) if times[n] is not None]
+    first = min((n for n, time in shown if time >= low), default=stream.tail)
+    last = max((n + 1 for n, time in shown if time < high), default=stream.head)
+    cuts = [f"eventtime:{time.isoformat()}" for time in (low, high)]
+    found = stream.read(*cuts, columns=[], offset_column="o").read_all()
+    assert found["o"].to_pylist() == [*range(first, last)], twin.steps
 
 
 def _read_by_expression(twin: Twin, stream: Stream, look: Look) -> None:

@@ -5,22 +5,17 @@ from dataclasses import replace
 
 import pytest
 from commit_programs import PUTS
-from interleaving import Play, Violation, explore
+from interleaving import Violation, explore
 from retention_programs import (
     DAY,
-    FREE_S,
     appender,
     compactor,
-    decode,
-    empty_scene,
     freer,
     job,
     keeper,
-    merger,
     pinned,
     publisher,
     purger,
-    redactor,
     registrar,
     restorer,
     retainer,
@@ -206,40 +201,6 @@ SWEEPS = {
         appender("c" * 12),
         DAY + HOURS,
     ),
-    "two compactions and a vacuum": lambda: scene(
-        {"c": compactor("e" * 12), "d": compactor("f" * 12), "v": vacuumer()}, *OLD
-    ),
-    "a job that sleeps for a day, vacuum": lambda: scene(
-        {"j": job("e" * 12, staged_on=3), "v": vacuumer()}, *OLD, **NAP
-    ),
-    "an overwrite, a purge, a vacuum": lambda: scene(
-        {"o": appender("e" * 12, overwrites=True), "p": purger(), "v": vacuumer()}, *OLD
-    ),
-    "a disk is freed, an overwrite, a nap": lambda: freeing(
-        {"o": appender("d" * 12, overwrites=True)}, naps=(FREE_S + 60,)
-    ),
-    "a disk is freed twice, a failure": lambda: freeing({"g": freer()}, faults=1),
-    "two redactions of one id, a failure": lambda: scene(
-        {"r": redactor("e" * 12), "s": redactor("f" * 12)}, *OLD[:1], faults=1
-    ),
-    "two vacuums and an append": lambda: scene(
-        {"v": vacuumer(), "w": vacuumer(), "a": appender("e" * 12)}, *DROPPED
-    ),
-    "a truncation that spills, vacuum, a nap": lambda: scene(
-        {"t": truncater(1), "v": vacuumer()}, *OLD, **NAP
-    ),
-}
-LONG = {
-    "a compaction, a vacuum, a nap": lambda: scene(
-        {"c": compactor("e" * 12), "v": vacuumer()}, *OLD, **NAP
-    ),
-    "a compaction, a purge and a vacuum, a pinned reader": lambda: scene(
-        {"r": pinned(3), "c": compactor("e" * 12), "p": purger(), "v": vacuumer()}, *OLD
-    ),
-    "a reader publishes late while retention runs, two naps": lambda: late((HALF + 1,) * 2),
-    "a reader publishes late while retention and vacuum run, a nap": lambda: late(
-        (2 * HALF + 1,), v=vacuumer()
-    ),
 }
 COMPACTED = {
     "a compaction and a vacuum, a pinned reader": lambda: scene(
@@ -260,17 +221,6 @@ COMPACTED = {
         HOURS,
     ),
 }
-REDACTED = {
-    "a redaction and a compaction": lambda: scene(
-        {"r": redactor("e" * 12), "c": merger("f" * 12)}, *OLD[:2]
-    ),
-    "a redaction and an append": lambda: scene(
-        {"r": redactor("e" * 12), "a": appender("f" * 12)}, *OLD[:2]
-    ),
-    "a redaction and a restore": lambda: scene(
-        {"r": redactor("e" * 12), "o": restorer(1)}, *OLD[:2]
-    ),
-}
 KEEPING = {
     "a purge and a vacuum of what a tag keeps": lambda: scene(
         {"p": purger(), "v": vacuumer()}, *KEPT
@@ -287,7 +237,7 @@ FREEING = {
     "a disk is freed, an overwrite": lambda: freeing({"o": appender("d" * 12, overwrites=True)}),
     "a disk is freed while a tag comes to keep a version": lambda: freeing({"k": keeper()}),
 }
-SCENES |= COMPACTED | REDACTED | KEEPING | FREEING
+SCENES |= COMPACTED | KEEPING | FREEING
 
 
 def in_turn(works):
@@ -321,43 +271,6 @@ def spill(monkeypatch):
 def test_every_interleaving_keeps_needed_objects(made):
     explored = explore(made())
     assert explored.ends
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("title", LONG)
-def test_every_long_interleaving_keeps_needed_objects(title):
-    explored = explore(LONG[title]())
-    assert explored.ends
-
-
-def test_pasts_are_what_the_scenes_say():
-    """Vacuum has something to delete once a day has passed."""
-    play = Play(empty_scene({}))
-    for step in DROPPED:
-        play.sleep(step) if isinstance(step, int) else play.perform("past", step)
-    play.sleep(DAY)
-    play.perform("v", vacuumer())
-    assert len([path for path in play.ghost.deleted if path.startswith("segments/")]) == 1
-
-
-def test_a_freed_disk_lost_what_was_replaced_ten_minutes_ago():
-    """And nothing else: so the scenes of it have something to delete."""
-    play = Play(empty_scene({}, dates_commits=True))
-    for step in (*FRESH, freer()):
-        play.sleep(step) if isinstance(step, int) else play.perform("past", step)
-    (gone,) = [path for path in play.ghost.deleted if path.startswith("segments/")]
-    assert "a" * 12 in gone
-
-
-def test_a_compaction_of_the_model_is_one():
-    """It replaces what is listed, and vacuum deletes that once a day has passed."""
-    play = Play(empty_scene({}))
-    for step in (*OLD, compactor("d" * 12), appender("e" * 12), appender("f" * 12), DAY + HOURS):
-        play.sleep(step) if isinstance(step, int) else play.perform("past", step)
-    assert decode(play.ghost.chain[-3][0]).operation == "compact"
-    play.perform("p", purger())
-    play.perform("v", vacuumer())
-    assert len([path for path in play.ghost.deleted if path.startswith("segments/")]) == 3
 
 
 # --- mutants -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import string
 import struct
 from decimal import Context, Decimal
+from itertools import chain
 from random import Random
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from segstore_ds.format.arrow.frame import check_frame, decode_frame, encode_frame
+from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.codec import normalise_schema
@@ -188,6 +189,39 @@ def images(batch):
     return [image(column) for column in batch.columns]
 
 
+class Segment:
+    """A segment with a frame for each batch, as its readers get it."""
+
+    def __init__(self, form, parts, compression="zstd") -> None:
+        self.schema = parts[0].schema
+        options = {"compression": compression, "compression_level": None}
+        options["stats_columns"] = self.schema.names
+        self.writer = ArrowEncoder() if form == ARROW else ParquetEncoder(self.schema, **options)
+        head = self.writer.start()
+        if form == ARROW:
+            added = [self.writer.add(encode_frame(part, **options)) for part in parts]
+        else:
+            added = [self.writer.add(part)[0] for part in parts]
+        end, summary = self.writer.finish()
+        self.whole = b"".join(map(bytes, [head, *chain.from_iterable(added), end]))
+        assert len(self.whole) == summary.bytes
+        self.index = find_format(form, where="seg").parse_index(
+            end, object_bytes=summary.bytes, where="seg", footer_crc=summary.footer_crc
+        )
+
+    def read(self, number, columns=None):
+        """Read a frame."""
+        spans = self.index.spans(number, columns)
+        data = [pa.py_buffer(self.whole[start:end]) for start, end in spans]
+        for span, piece in zip(spans, data, strict=True):
+            self.index.check(number, span, piece, where="seg")
+        return self.index.decode(number, data, schema=self.schema, columns=columns, where="seg")
+
+
+FORMS = pytest.mark.parametrize("form", [ARROW, PARQUET])
+
+
+@FORMS
 @given(
     batch=batches(),
     cut=st.integers(0, 8),
@@ -195,96 +229,33 @@ def images(batch):
     data=st.data(),
 )
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
+def test_a_segment_of_any_batches_comes_back(form, batch, cut, compression, data):
     schema = normalise_schema(batch.schema)
     stored = conform(batch, schema)
     assert images(stored) == images(batch)
     parts = [stored.slice(0, cut), stored.slice(cut)]
-    writer = ArrowEncoder()
-    pieces = [writer.start()]
-    for part in parts:
-        frame = encode_frame(part, compression=compression, compression_level=None,
-                             stats_columns=schema.names)  # fmt: skip
-        pieces += writer.add(frame)
-    end, summary = writer.finish()
-    whole = b"".join(map(bytes, [*pieces, end]))
-
+    if form == PARQUET:
+        parts = [part for part in parts if part.num_rows]
+        assume(parts and can_store(schema))
+    segment = Segment(form, parts, compression)
+    assert segment.index.frames == tuple(segment.writer._frames)
+    assert segment.index.stats.pieces() == segment.writer._stats
     wanted = data.draw(st.lists(st.sampled_from(schema.names), unique=True))
-    index = find_format(ARROW, where="seg").parse_index(
-        end, object_bytes=len(whole), where="seg", footer_crc=summary.footer_crc
-    )
-    assert index.frames == tuple(writer._frames)
-    assert index.stats.pieces() == writer._stats
-    for part, entry in zip(parts, index.frames, strict=True):
-        bytes_of = whole[entry.start : entry.end]
-        for columns in (None, wanted):
-            check_frame(bytes_of, crc=entry.crc, where="seg")
-            result = decode_frame(
-                bytes_of, rows=entry.rows, schema=schema, columns=columns, where="seg"
-            )
-            expected = part if columns is None else part.select(columns)
-            assert images(result) == images(expected)
-            assert result.schema.equals(expected.schema, check_metadata=True)
-            assert result.num_rows == part.num_rows
-
-
-@given(
-    batch=batches(),
-    cut=st.integers(1, 8),
-    compression=st.sampled_from(["zstd", "lz4", "none"]),
-    data=st.data(),
-)
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_parquet_segment_of_any_batches_comes_back(batch, cut, compression, data):
-    schema = normalise_schema(batch.schema)
-    stored = conform(batch, schema)
-    parts = [part for part in (stored.slice(0, cut), stored.slice(cut)) if part.num_rows]
-    assume(parts and can_store(schema))
-    writer = ParquetEncoder(
-        schema, compression=compression, compression_level=None, stats_columns=schema.names
-    )
-    pieces = [writer.start(), *(b"".join(writer.add(part)[0]) for part in parts)]
-    assert sum(map(len, pieces)) == writer.encoded_bytes
-    end, summary = writer.finish()
-    whole = b"".join([*pieces, end])
-    assert len(whole) == summary.bytes
-
-    wanted = data.draw(st.lists(st.sampled_from(schema.names), unique=True))
-    index = find_format(PARQUET, where="seg").parse_index(
-        end, object_bytes=len(whole), where="seg", footer_crc=summary.footer_crc
-    )
-    assert index.frames == tuple(writer._frames)
-    assert index.stats.pieces() == writer._stats
     for number, part in enumerate(parts):
         for columns in (None, wanted):
-            spans = index.spans(number, columns)
-            read = [pa.py_buffer(whole[start:end]) for start, end in spans]
-            result = index.decode(number, read, schema=schema, columns=columns, where="seg")
+            result = segment.read(number, columns)
             expected = part if columns is None else part.select(columns)
             assert images(result) == images(expected)
             assert result.schema.equals(expected.schema, check_metadata=True)
             assert result.num_rows == part.num_rows
 
 
-@pytest.mark.parametrize("form", [ARROW, PARQUET])
+@FORMS
 def test_names_with_nul_come_back_beside_nested_columns(form):
     batch = pa.record_batch(
         {"a\0b": [1], "a": [2], "l": pa.array([[3]], pa.list_(pa.field("own", pa.int64())))}
     )
-    schema = normalise_schema(batch.schema)
-    if form == ARROW:
-        frame = encode_frame(batch, compression="none", compression_level=None, stats_columns=[])
-        found = decode_frame(frame.data, rows=1, schema=schema, columns=None, where="w")
-    else:
-        options = {"compression": "none", "compression_level": None, "stats_columns": []}
-        writer = ParquetEncoder(schema, **options)
-        whole = writer.start() + b"".join(writer.add(conform(batch, schema))[0])
-        end, staged = writer.finish()
-        index = find_format(PARQUET, where="seg").parse_index(
-            end, object_bytes=staged.bytes, where="seg", footer_crc=staged.footer_crc
-        )
-        data = [pa.py_buffer(whole[start:stop]) for start, stop in index.spans(0, None)]
-        found = index.decode(0, data, schema=schema, columns=None, where="w")
+    found = Segment(form, [conform(batch, normalise_schema(batch.schema))]).read(0)
     assert found.to_pydict() == {"a\0b": [1], "a": [2], "l": [[3]]}
 
 
@@ -294,29 +265,17 @@ NANS = {
 }
 
 
+@FORMS
 @pytest.mark.parametrize("data_type", [pa.float64(), pa.float32()])
 @pytest.mark.parametrize("times", [1, 1000])  # at last they are words of a dictionary
-def test_nan_comes_back_with_its_payload(data_type, times):
+def test_nan_comes_back_with_its_payload(form, data_type, times):
     """Quiet or signalling, of either sign, and the zeros beside it."""
     bits, patterns = NANS[data_type]
     lowest = -(2 ** (bits.bit_width - 1))  # -0.0
     order = Random(5).sample([*patterns, 0, lowest] * times, k=7 * times)
     values = pa.array(order, bits).view(data_type)
-    batch = pa.record_batch([values], names=["x"])
-    frame = encode_frame(batch, compression="zstd", compression_level=None, stats_columns=["x"])
-    result = decode_frame(frame.data, rows=len(order), schema=batch.schema, columns=None, where="w")
-    assert images(result) == [order]
-
-    writer = ParquetEncoder(
-        batch.schema, compression="zstd", compression_level=None, stats_columns=["x"]
-    )
-    whole = b"".join([writer.start(), b"".join(writer.add(batch)[0])])
-    end, summary = writer.finish()
-    index = find_format(PARQUET, where="seg").parse_index(
-        end, object_bytes=summary.bytes, where="seg", footer_crc=summary.footer_crc
-    )
-    encodings = index.metadata.row_group(0).column(0).encodings
-    assert ("RLE_DICTIONARY" in encodings) == (times > 1)
-    data = [pa.py_buffer(whole[start:last]) for start, last in index.spans(0, None)]
-    result = index.decode(0, data, schema=batch.schema, columns=None, where="seg")
-    assert images(result) == [order]
+    segment = Segment(form, [pa.record_batch([values], names=["x"])])
+    assert images(segment.read(0)) == [order]
+    if form == PARQUET:
+        encodings = segment.index.metadata.row_group(0).column(0).encodings
+        assert ("RLE_DICTIONARY" in encodings) == (times > 1)

@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sim_store import KINDS, REQUESTS, Faults, Store, _fits
+from sim_store import REQUESTS, Faults, Store, _fits
 from sim_world import HOUR_US, START_US
 from simulation import CAST, Life
 
@@ -63,36 +63,58 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
-    """A broken rule: what is replaced, and by what; and the lives that show it.
+class Lives:
+    """Lives that show a mutant.
 
-    `target` is ``module:function`` or ``module:Class.method``; `make` gets the original. All of the
-    cast take part, with waits that are `pace` times as long, and requests fail at the rate, by the
-    kinds of faults given. `seed` is that of the first life, `far` whether an object
-    store has the stream, or a disk.
+    All of the cast take part, with waits that are `pace` times as long. Requests fail at the rate,
+    by the kinds of faults given. `seed` is that of the first life, `far` whether an object store
+    has the stream, or a disk.
     """
 
-    name: str
-    target: str
-    make: Callable[[Any], Any]
-    cast: tuple[str, ...] = tuple(CAST)
-    kinds: tuple[str, ...] = tuple(KINDS)
-    rate: float = 0.05
+    cast: str
+    kinds: str = ""
+    rate: float = 0.0
     hours: float = 8.0
     pace: float = 1.0
     seed: int = 300
     far: bool = True
 
+    def begin(self, number: int) -> Life:
+        """Return one of them."""
+        names = tuple(self.cast.split())
+        life = Life(self.seed + number, hours=self.hours, cast=names)
+        life.actors = [CAST[name](life, name) for name in names]
+        for actor in life.actors:
+            actor.pace *= self.pace
+        faults = OneKind(self.rate, kinds=tuple(self.kinds.split()))
+        life.store = Store(life.world, self.far, faults)
+        life.foreign.store = life.store
+        life.faulty = self.rate > 0
+        return life
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A broken rule: where it is, what replaces it there, and the lives that show it.
+
+    The place is ``module:function`` or ``module:Class.method``; the maker gets the original.
+    """
+
+    name: str
+    rule: tuple[str, Callable[[Any], Any]]
+    lives: Lives
+
     @contextmanager
     def broken(self) -> Iterator[None]:
         """Break the rule meanwhile."""
-        module_name, _, path = self.target.partition(":")
+        target, make = self.rule
+        module_name, _, path = target.partition(":")
         owner: Any = import_module(f"segstore_ds.{module_name}")
         *holders, attribute = path.split(".")
         for holder in holders:
             owner = getattr(owner, holder)
         original = vars(owner)[attribute]
-        mutated = self.make(original)
+        mutated = make(original)
         changed = [(owner, attribute)]
         if not holders:
             changed += [
@@ -110,29 +132,18 @@ class Mutant:
             for where, name in changed:
                 setattr(where, name, original)
 
-    def life(self, seed: int) -> Life:
-        """Return a life in which all of the cast take part."""
-        life = Life(seed, hours=self.hours, cast=self.cast)
-        life.actors = [CAST[name](life, name) for name in self.cast]
-        for actor in life.actors:
-            actor.pace *= self.pace
-        life.store = Store(life.world, self.far, OneKind(self.rate, kinds=self.kinds))
-        life.foreign.store = life.store
-        life.faulty = self.rate > 0
-        return life
-
     def notice(self, most: int = MOST_LIVES) -> Noticed | None:
         """Live with the rule broken until a promise breaks; None if none does."""
         began, hours = time.process_time(), 0.0
         with self.broken():
-            for lives in range(1, most + 1):
-                life = self.life(self.seed + lives - 1)
+            for number in range(most):
+                life = self.lives.begin(number)
                 try:
                     life.run()
                 except (AssertionError, SegstoreError) as error:
                     hours += (life.world.now_us - START_US) / HOUR_US
                     by = str(error).partition("\n")[0][:100]
-                    return Noticed(lives, hours, time.process_time() - began, by)
+                    return Noticed(number + 1, hours, time.process_time() - began, by)
                 hours += (life.world.now_us - START_US) / HOUR_US
         return None
 
@@ -390,403 +401,237 @@ def _value(value: Any) -> Callable[[Any], Any]:
 
 
 _ADD = "log.metadata_log:MetadataLog.add_or_read"
-_WRITERS = ("append-1", "append-2", "write-1")
-_PAIR = ("pair-write-1", "pair-write-2", "pair-read", "pair-op-1", "pair-op-2")
-_DESK = ("desk-write", "desk-keep")
-_LETTERS = ("letters-1", "letters-2", "letters-3")
-_KEYS = ("keys-1", "keys-2", "keys-3")
-_LAPSE = ("lapse-write-1", "lapse-read", "lapse-expiry", "lapse-keep")
-_SHAPE = ("shape-write-1", "shape-read", "shape-smith", "shape-publish")
+_WRITERS = "append-1 append-2 write-1"
+_PAIR = "pair-write-1 pair-write-2 pair-read pair-op-1 pair-op-2"
+_DESK = "desk-write desk-keep"
+_LETTERS = "letters-1 letters-2 letters-3"
+_KEYS = "keys-1 keys-2 keys-3"
+_LAPSE = "lapse-write-1 lapse-read lapse-expiry lapse-keep"
+_SHAPE = "shape-write-1 shape-read shape-smith shape-publish"
 _DAYS = 72.0
 MUTANTS = (
     Mutant(
         "a failed put counts as never made",
-        _ADD,
-        _one_try,
-        (*_WRITERS, "write-2"),
-        ("lost", "denied"),
-        0.05,
+        (_ADD, _one_try),
+        Lives(f"{_WRITERS} write-2", "lost denied", 0.05),
     ),
     Mutant(
         "an unknown outcome counts as made",
-        _ADD,
-        _unknown_is_made,
-        (*_WRITERS, "read-1"),
-        ("late",),
-        0.8,
-        8.0,
-        1.0,
-        303,
+        (_ADD, _unknown_is_made),
+        Lives(f"{_WRITERS} read-1", "late", 0.8, seed=303),
     ),
     Mutant(
-        "a put without an answer counts as made", _ADD, _failed_is_made, _WRITERS, ("fail",), 0.05
+        "a put without an answer counts as made",
+        (_ADD, _failed_is_made),
+        Lives(_WRITERS, "fail", 0.05),
     ),
     Mutant(
         "what was read with a wrong bit is another's",
-        "log.metadata_log:MetadataLog._is_other",
-        _always(True),
-        _WRITERS,
-        ("denied", "flip"),
-        0.3,
+        ("log.metadata_log:MetadataLog._is_other", _always(True)),
+        Lives(_WRITERS, "denied flip", 0.3),
     ),
     Mutant(
         "an open trusts the hint",
-        "log.newest:find_listed",
-        _hint_is_trusted,
-        (*_WRITERS, "read-1", "read-2"),
-        (),
-        0.0,
+        ("log.newest:find_listed", _hint_is_trusted),
+        Lives(f"{_WRITERS} read-1 read-2"),
     ),
     Mutant(
         "a refresh does not look",
-        "log.stream_log:StreamLog.refresh",
-        _no_first_look,
-        ("append-1", "append-2", "read-1"),
-        (),
-        0.0,
+        ("log.stream_log:StreamLog.refresh", _no_first_look),
+        Lives("append-1 append-2 read-1"),
     ),
     Mutant(
         "a late commit is not settled",
-        "log.stream_log:StreamLog._settle_late",
-        _as_won,
-        ("append-1", "append-2", "keep", "keep-2"),
-        ("pause",),
-        0.003,
-        _DAYS,
-        0.1,
-        405,
+        ("log.stream_log:StreamLog._settle_late", _as_won),
+        Lives("append-1 append-2 keep keep-2", "pause", 0.003, hours=_DAYS, pace=0.1, seed=405),
     ),
     Mutant(
         "a base is trusted for a month",
-        "log.newest:CONFIRM_S",
-        _value(2.6e6),
-        ("append-1", "append-2", "keep", "keep-2"),
-        ("pause",),
-        0.01,
-        _DAYS,
+        ("log.newest:CONFIRM_S", _value(2.6e6)),
+        Lives("append-1 append-2 keep keep-2", "pause", 0.01, hours=_DAYS),
     ),
     Mutant(
         "frames are not compared",
-        "format.inline:frame_is_sound",
-        _always(True),
-        (*_WRITERS, "read-1", "read-2"),
-        ("flip",),
-        0.2,
+        ("format.inline:frame_is_sound", _always(True)),
+        Lives(f"{_WRITERS} read-1 read-2", "flip", 0.2),
     ),
     Mutant(
         "the loser of a race deletes what the winner names",
-        "log.commit:plan_discard",
-        _all_made,
-        ("append-1", "append-2", "write-1", "write-2", "keep", "keep-2", "job"),
-        (),
-        0.0,
-        0.1,
-        0.0001,
+        ("log.commit:plan_discard", _all_made),
+        Lives("append-1 append-2 write-1 write-2 keep keep-2 job", hours=0.1, pace=0.0001),
     ),
     Mutant(
         "a repeated batch is new",
-        "status.writers:check_writer",
-        _always(False),
-        ("write-1", "write-2"),
-        ("kill",),
-        0.01,
+        ("status.writers:check_writer", _always(False)),
+        Lives("write-1 write-2", "kill", 0.01),
     ),
     Mutant(
         "nobody may have committed after a failure",
-        "errors:MAYBE_COMMITTED",
-        _value(()),
-        ("append-1", "append-2", "follow", "keep"),
-        ("fail",),
-        0.1,
+        ("errors:MAYBE_COMMITTED", _value(())),
+        Lives("append-1 append-2 follow keep", "fail", 0.1),
     ),
     Mutant(
         "staged objects that expired are committed",
-        "write.staged:check_floor",
-        _always(None),
-        ("append-1", "job", "keep", "keep-2"),
-        (),
-        0.0,
-        _DAYS,
+        ("write.staged:check_floor", _always(None)),
+        Lives("append-1 job keep keep-2", hours=_DAYS),
     ),
     Mutant(
         "staged objects of running jobs go",
-        "status.deletable:plan_horizon",
-        _floor_above,
-        ("append-1", "job", "keep", "keep-2"),
-        (),
-        0.0,
-        24,
+        ("status.deletable:plan_horizon", _floor_above),
+        Lives("append-1 job keep keep-2", hours=24),
     ),
     Mutant(
         "an overwrite drops what came since",
-        "write.append:plan_append",
-        _overwrites_all,
-        ("append-1", "append-2", "overwrite"),
-        ("slow",),
-        0.05,
-        24,
-        1.0,
-        303,
+        ("write.append:plan_append", _overwrites_all),
+        Lives("append-1 append-2 overwrite", "slow", 0.05, hours=24, seed=303),
     ),
     Mutant(
         "objects go without a grace",
-        "status.deletable:Horizon.holder",
-        _always(""),
-        ("append-1", "append-2", "read-1", "read-2", "consume", "keep", "keep-2"),
-        ("slow",),
-        0.02,
-        24,
+        ("status.deletable:Horizon.holder", _always("")),
+        Lives("append-1 append-2 read-1 read-2 consume keep keep-2", "slow", 0.02, hours=24),
     ),
     Mutant(
         "retention ignores readers",
-        "retention.retain:plan_retain",
-        _readers_are_ignored,
-        ("append-1", "consume", "keep"),
-        ("kill",),
-        0.005,
-        24,
+        ("retention.retain:plan_retain", _readers_are_ignored),
+        Lives("append-1 consume keep", "kill", 0.005, hours=24),
     ),
     Mutant(
         "a truncation goes too far",
-        "retention.truncate:plan_truncate",
-        _one_more,
-        ("append-1", "truncate"),
-        (),
-        0.0,
-        48,
+        ("retention.truncate:plan_truncate", _one_more),
+        Lives("append-1 truncate", hours=48),
     ),
     Mutant(
         "a drop deletes the whole log",
-        "retention.drop:purge_dropped",
-        _all_of_the_log,
-        ("append-1", "tenant-1", "tenant-2"),
-        ("slow", "pause"),
-        0.02,
-        24,
+        ("retention.drop:purge_dropped", _all_of_the_log),
+        Lives("append-1 tenant-1 tenant-2", "slow pause", 0.02, hours=24),
     ),
     Mutant(
         "a reader is ahead by one",
-        "retention.readers:NamedReader.publish",
-        _ahead,
-        ("append-1", "consume"),
-        ("kill",),
-        0.01,
-        8.0,
-        1.0,
-        302,
+        ("retention.readers:NamedReader.publish", _ahead),
+        Lives("append-1 consume", "kill", 0.01, seed=302),
     ),
     Mutant(
         "a reader publishes nothing",
-        "retention.readers:NamedReader.publish",
-        _always(None),
-        ("append-1", "consume"),
-        ("kill",),
-        0.01,
+        ("retention.readers:NamedReader.publish", _always(None)),
+        Lives("append-1 consume", "kill", 0.01),
     ),
     Mutant(
         "a member that slept is not fenced",
-        "read.reader_records:_FRESH_S",
-        _value(1e9),
-        ("append-1", "member-1", "member-2", "keep"),
-        ("pause",),
-        0.03,
-        48,
+        ("read.reader_records:_FRESH_S", _value(1e9)),
+        Lives("append-1 member-1 member-2 keep", "pause", 0.03, hours=48),
     ),
     Mutant(
         "a lost lease is kept",
-        "retention.members:MemberReader._own_record",
-        _any_token,
-        ("append-1", "append-2", "member-1", "member-2"),
-        ("pause",),
-        0.02,
-        24,
+        ("retention.members:MemberReader._own_record", _any_token),
+        Lives("append-1 append-2 member-1 member-2", "pause", 0.02, hours=24),
     ),
     Mutant(
         "what is not in a member's range is given out",
-        "retention.members:MemberReader.give_out",
-        _given_anyhow,
-        (*_DESK, *_LETTERS),
-        (),
-        0.0,
-        24,
+        ("retention.members:MemberReader.give_out", _given_anyhow),
+        Lives(f"{_DESK} {_LETTERS}", hours=24),
     ),
     Mutant(
         "what others hold is done, too",
-        "retention.key_share:done_by_key",
-        _all_buckets,
-        (*_DESK, *_KEYS),
-        (),
-        0.0,
-        24,
+        ("retention.key_share:done_by_key", _all_buckets),
+        Lives(f"{_DESK} {_KEYS}", hours=24),
     ),
     Mutant(
         "dead letters are not written",
-        "stream.dead_letters:DeadLetters.write",
-        _always(None),
-        (*_DESK, *_LETTERS),
-        (),
-        0.0,
+        ("stream.dead_letters:DeadLetters.write", _always(None)),
+        Lives(f"{_DESK} {_LETTERS}"),
     ),
     Mutant(
         "deliveries are not counted",
-        "retention.leases:_given",
-        lambda _original: lambda record, *_given: record,
-        (*_DESK, *_LETTERS),
-        ("kill",),
-        0.01,
-        24,
+        ("retention.leases:_given", lambda _original: lambda record, *_given: record),
+        Lives(f"{_DESK} {_LETTERS}", "kill", 0.01, hours=24),
     ),
     Mutant(
         "a compaction replaces what changed",
-        "compact.commit:_is_listed",
-        _always(True),
-        ("append-1", "keep", "keep-2"),
-        ("slow",),
-        0.1,
-        4,
-        0.02,
-        303,
+        ("compact.commit:_is_listed", _always(True)),
+        Lives("append-1 keep keep-2", "slow", 0.1, hours=4, pace=0.02, seed=303),
     ),
     Mutant(
         "a redaction leaves an event",
-        "redact.rewrite:find_matches",
-        _last_match_stays,
-        ("append-1", "read-1", "redact"),
-        (),
-        0.0,
+        ("redact.rewrite:find_matches", _last_match_stays),
+        Lives("append-1 read-1 redact"),
     ),
     Mutant(
         "a commit is acknowledged before followers have it",
-        "replication.replicas:Replicas.before_ack",
-        _always(None),
-        ("append-1", "follow"),
-        (),
-        0.0,
+        ("replication.replicas:Replicas.before_ack", _always(None)),
+        Lives("append-1 follow"),
     ),
     Mutant(
         "a follower's segments count as whole",
-        "replication.follower:whole_segments",
-        _all_whole,
-        ("append-1", "append-2", "follow"),
-        ("fail",),
-        0.05,
-        8.0,
-        1.0,
-        304,
+        ("replication.follower:whole_segments", _all_whole),
+        Lives("append-1 append-2 follow", "fail", 0.05, seed=304),
     ),
     Mutant(
         "a promoted follower is removed",
-        "replication.replicas:Replicas.ask",
-        _always(None),
-        _PAIR,
-        ("pause",),
-        0.002,
-        24,
-        0.2,
+        ("replication.replicas:Replicas.ask", _always(None)),
+        Lives(_PAIR, "pause", 0.002, hours=24, pace=0.2),
     ),
-    Mutant("values expire too early", "retention.retain:tail_at", _all_is_old, _LAPSE, (), 0.0),
+    Mutant("values expire too early", ("retention.retain:tail_at", _all_is_old), Lives(_LAPSE)),
     Mutant(
         "a rule of expiry begins behind what is due",
-        "redact.expire:_clean_start",
-        lambda _original: lambda context, _root, _until_us: context.log.root.tail,
-        _LAPSE,
-        (),
-        0.0,
+        (
+            "redact.expire:_clean_start",
+            lambda _original: lambda context, _root, _until_us: context.log.root.tail,
+        ),
+        Lives(_LAPSE),
     ),
     Mutant(
         "nulls keep what was in their slots",
-        "redact.rewrite:with_nulls",
-        _slots_stay,
-        _LAPSE,
-        (),
-        0.0,
+        ("redact.rewrite:with_nulls", _slots_stay),
+        Lives(_LAPSE),
     ),
     Mutant(
         "a setting goes back to what a process remembers",
-        "write.create:run_set_properties",
-        _stale,
-        ("lapse-expiry", "lapse-key_columns", "lapse-upkeep"),
-        (),
-        0.0,
-        24,
-        0.01,
+        ("write.create:run_set_properties", _stale),
+        Lives("lapse-expiry lapse-key_columns lapse-upkeep", hours=24, pace=0.01),
     ),
     Mutant(
         "objects of kept versions go",
-        "format.root:Root.kept_tags",
-        _value(property(lambda _root: {})),
-        ("append-1", "keep", "keep-2", "curate", "overwrite"),
-        (),
-        0.0,
-        _DAYS,
+        ("format.root:Root.kept_tags", _value(property(lambda _root: {}))),
+        Lives("append-1 keep keep-2 curate overwrite", hours=_DAYS),
     ),
     Mutant(
         "objects of others go",
-        "format.names:is_object",
-        _always(True),
-        ("append-1", "keep", "stranger"),
-        (),
-        0.0,
-        24,
+        ("format.names:is_object", _always(True)),
+        Lives("append-1 keep stranger", hours=24),
     ),
     Mutant(
         "upkeep deletes nothing",
-        "retention.deletion:Runner.plan",
-        _always(([], [])),
-        ("append-1", "keep", "truncate"),
-        (),
-        0.0,
-        24,
+        ("retention.deletion:Runner.plan", _always(([], []))),
+        Lives("append-1 keep truncate", hours=24),
     ),
     Mutant(
         "a restore leaves a segment out",
-        "retention.truncate:plan_restore",
-        _last_segment_stays,
-        _SHAPE,
-        (),
-        0.0,
+        ("retention.truncate:plan_restore", _last_segment_stays),
+        Lives(_SHAPE),
     ),
     Mutant(
         "a publication leaves a file out",
-        "publish.listing:plan_changes",
-        _last_is_not_added,
-        _SHAPE,
-        (),
-        0.0,
+        ("publish.listing:plan_changes", _last_is_not_added),
+        Lives(_SHAPE),
     ),
     Mutant(
         "newest events pass over what came since",
-        "publish.latest:_tail_at",
-        _tail_of_now,
-        ("lapse-write-1", "lapse-newest"),
-        (),
-        0.0,
+        ("publish.latest:_tail_at", _tail_of_now),
+        Lives("lapse-write-1 lapse-newest"),
     ),
     Mutant(
         "a new file is not synced",
-        "storage.local:LocalStorage._write_temporary",
-        _without_sync,
-        ("append-1", "write-1", "read-1"),
-        ("power",),
-        0.05,
-        far=False,
+        ("storage.local:LocalStorage._write_temporary", _without_sync),
+        Lives("append-1 write-1 read-1", "power", 0.05, far=False),
     ),
     Mutant(
         "a folder is not synced",
-        "storage.local_files:sync_folder",
-        _always(None),
-        ("append-1", "write-1", "read-1"),
-        ("power",),
-        0.05,
-        far=False,
+        ("storage.local_files:sync_folder", _always(None)),
+        Lives("append-1 write-1 read-1", "power", 0.05, far=False),
     ),
     Mutant(
         "a taken name is replaced",
-        "storage.local_files:link",
-        _replacing,
-        ("append-1", "append-2", "write-1"),
-        ("slow",),
-        0.05,
-        far=False,
+        ("storage.local_files:link", _replacing),
+        Lives("append-1 append-2 write-1", "slow", 0.05, far=False),
     ),
 )
