@@ -101,6 +101,28 @@ def test_drop_asks_about_what_it_can_t_count(stream, harm, tmp_path, monkeypatch
     assert "no stream here" in capsys.readouterr().err
 
 
+def test_retain_says_how_much_goes_and_what_keeps_events(stream, capsys):
+    before = stream.version
+    assert main(["retain", stream.url, "--max-bytes", "0"]) == NOT_CONFIRMED
+    assert "Drop 3 events" in capsys.readouterr().err
+    assert main(["retain", stream.url, "--max-bytes", "0k", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "would have dropped 3 events, the head is 3\n"
+    assert stream.refresh().version == before
+    stream.readers.register("etl", owner="ada", start=1)
+    bounds = ["--max-bytes=0", "--min-age", "1d", "--min-bytes=1g"]
+    assert main(["retain", stream.url, *bounds]) == 0
+    printed = capsys.readouterr().out
+    assert "dropped 0 events, the head is 0" in printed
+    assert "kept: reader 'etl' of 'ada' has read up to 1" in printed
+    assert "kept: min_age=86400 s keeps the events from 0 on until" in printed
+    assert "kept: min_bytes=1073741824 keeps the events from 0 on" in printed
+    for flag in ("--max-age", "--min-age", "--max-bytes", "--min-bytes"):
+        assert main(["retain", stream.url, flag, "7x"]) == FAILED
+        assert "or a text such as" in capsys.readouterr().err
+    assert main(["retain", stream.url, "--max-age", "0s", "--ignore-readers", "-y"]) == 0
+    assert "dropped 3 events, the head is 3\n" in capsys.readouterr().out
+
+
 def test_tags_and_copies(stream, tmp_path, capsys):
     assert main(["tag", stream.url, "t", "1", "--json"]) == 0
     assert done(capsys) == {"name": "t", "offset": 1, "version": stream.refresh().tags["t"].version}

@@ -42,50 +42,38 @@ def run_demo(folder, *options, **environment):
     )
 
 
-def test_demo_without_java_leaves_out_the_part_with_spark(tmp_path):
-    done = run_demo(tmp_path, PATH="", JAVA_HOME="")
-    assert done.returncode == 0, done.stderr
+@pytest.mark.slow
+def test_java_that_cannot_be_fetched_and_no_place_for_a_picture_end_nothing(tmp_path):
+    (tmp_path / "segstore-demo.html").mkdir()
+    nowhere = "http://127.0.0.1:9"
+    done = run_demo(tmp_path, "--install-jdk", PATH="", JAVA_HOME="", https_proxy=nowhere)
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = [line for line in done.stdout.splitlines() if "did not work" in line]
+    assert "Connection refused" in line
+    assert "end=27004, repeated=True" in done.stdout
+    assert "No picture of the stream:" in done.stdout
+    assert "segstore-demo.html can't be written: Is a directory" in done.stdout
+    assert "    segstore demo --folder demo " in done.stdout
+    assert "\nDone in" in done.stdout
+    (only,) = tmp_path.iterdir()  # the stream itself was temporary
+    assert only.name == "segstore-demo.html"
+
+
+def test_without_java_the_part_with_spark_is_left_out_and_a_folder_stays(
+    tmp_path, monkeypatch, capsys
+):
+    done = run_demo(tmp_path, "--folder", "kept", PATH="", JAVA_HOME="")
+    assert (done.returncode, done.stderr) == (0, "")
     assert (
         "Spark needs Java 17 or newer, and none in JAVA_HOME, on the PATH or in ~/.jdk will do."
         in done.stdout
     )
     assert "segstore demo --install-jdk" in done.stdout
-    assert "    segstore demo --folder demo " in done.stdout
     assert "end=27004, repeated=False" in done.stdout
     assert "end=27004, repeated=True" in done.stdout
     assert "1004 2013-01-02 13:00:00+00:00 DL 2395 LGA PBI 0" in done.stdout
     assert "without Spark" in done.stdout
     assert "B6" in done.stdout
-    assert done.stderr == ""
-    (picture,) = tmp_path.iterdir()  # the stream itself was temporary
-    assert f"to open in a browser: {picture}" in done.stdout
-    assert "tail 27,004" in picture.read_text("utf-8")
-
-
-@pytest.mark.slow
-def test_java_that_cannot_be_fetched_is_one_line(tmp_path):
-    nowhere = "http://127.0.0.1:9"
-    done = run_demo(tmp_path, "--install-jdk", PATH="", JAVA_HOME="", https_proxy=nowhere)
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if "did not work" in line]
-    assert "Connection refused" in line
-    assert "end=27004, repeated=True" in done.stdout
-    assert done.stderr == ""
-
-
-@pytest.mark.slow
-def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path):
-    (tmp_path / "segstore-demo.html").mkdir()
-    done = run_demo(tmp_path, PATH="", JAVA_HOME="")
-    assert done.returncode == 0, done.stderr
-    assert "No picture of the stream:" in done.stdout
-    assert "segstore-demo.html can't be written: Is a directory" in done.stdout
-    assert "\nDone in" in done.stdout
-
-
-def test_folder_that_is_named_stays_for_what_to_try_next(tmp_path, monkeypatch, capsys):
-    done = run_demo(tmp_path, "--folder", "kept", PATH="", JAVA_HOME="")
-    assert done.returncode == 0, done.stderr
     stream = segstore.open(tmp_path / "kept" / "flights")
     assert stream.verify().check().rows == 27_004
     picture = tmp_path / "kept" / "segstore-demo.html"
@@ -145,6 +133,34 @@ def test_with_spark_tells_everything_and_leaves_nothing(tmp_path):
         "spark.log",
     }
     assert segstore.open(tmp_path / "kept" / "flights").verify().check().rows == 27_004
+
+
+@pytest.mark.skipif(os.name == "nt", reason="programs are shell scripts")
+def test_java_is_found_where_it_knows_the_module_that_spark_needs(tmp_path):
+    """In JAVA_HOME first, then on the PATH, then where one was fetched before."""
+
+    def make(folder, *, with_module=True):
+        command = tmp_path / folder / "bin" / "java"
+        command.parent.mkdir(parents=True)
+        refuse = f'case "$*" in *{demo.NEEDED_MODULE}*) exit 1;; esac\n'
+        command.write_text("#!/bin/sh\n" + ("" if with_module else refuse))
+        command.chmod(0o755)
+        return command
+
+    home, other, old = make("home"), make("other"), make("8", with_module=False)
+    on_path = {"PATH": str(other.parent)}
+    for environment, found in (
+        ({"JAVA_HOME": str(tmp_path / "home"), **on_path}, home),
+        ({"JAVA_HOME": str(tmp_path / "8"), **on_path}, other),
+        ({"JAVA_HOME": str(tmp_path), "PATH": ""}, None),
+        ({"PATH": str(old.parent)}, None),
+    ):
+        assert demo.find_java(environment, tmp_path) == found
+    for inside in ("jdk-17", "jdk-18/Contents/Home"):
+        user = tmp_path / inside[:6]
+        fetched = make(f"{user.name}/.jdk/{inside}")
+        assert demo.find_java({"JAVA_HOME": "", "PATH": ""}, user) == fetched
+        assert demo.find_java(on_path, user) == other
 
 
 def test_recording_shows_what_the_demo_tells():

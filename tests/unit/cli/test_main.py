@@ -1,4 +1,4 @@
-"""The commands `info` and `verify`, and how failures end a command."""
+"""The commands `info` and `verify`, how failures end a command, and its storage options."""
 
 import json
 import os
@@ -6,15 +6,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import typer
 
 import segstore_ds as segstore
 from segstore_ds.cli import FAILED, RETRYABLE
 from segstore_ds.cli.app import GROUPS
-from segstore_ds.cli.arguments import spell_flags
+from segstore_ds.cli.arguments import Run
 from segstore_ds.cli.main import main
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.envelope import encode_envelope
@@ -108,24 +108,18 @@ def test_verify_counts_what_keeps_a_stream_from_opening(url, capsys, monkeypatch
     assert "not an object: where=\"origin 'x'\"" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["info", *(pytest.param(each, marks=pytest.mark.slow) for each in ("verify", "demo --help"))],
-)
-def test_a_terminal_that_can_t_show_a_name_gets_it_escaped(tmp_path, command):
+def test_a_terminal_that_can_t_show_a_name_gets_it_escaped(tmp_path):
     """ASCII on both streams: a column's name ended the command halfway."""
     table = pa.table({"naïve": [1]})
     segstore.create(tmp_path / "strëam", table.schema).append(table)
-    url = [] if "demo" in command else [str(tmp_path / "strëam")]
     done = subprocess.run(
-        [sys.executable, "-m", "segstore_ds.cli.main", *command.split(), *url],
+        [sys.executable, "-m", "segstore_ds.cli.main", "info", str(tmp_path / "strëam")],
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
         capture_output=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    if command == "info":
-        assert b"column    na\\xefve: int64" in done.stdout
+    assert b"column    na\\xefve: int64" in done.stdout
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -160,20 +154,6 @@ def test_advice_names_flags_where_the_command_has_them(url, capsys, arguments, a
     assert capsys.readouterr().err.endswith(advice)
 
 
-def test_advice_of_a_flag_that_the_command_lacks_is_pythons():
-    """It is a flag of another command, or none at all."""
-    options = [SimpleNamespace(name="start", opts=["--start"])]
-    text = "set single_writer=True, or start='reader:my own'; repair(url, start='head') as well"
-    spelled = (
-        "set single_writer=True, or --start 'reader:my own'; repair(url, start='head') as well"
-    )
-    assert spell_flags(text, options) == spelled
-    clone = [SimpleNamespace(name="clone", opts=["--clone"])]
-    assert spell_flags("""use mode="clone", or mode='segments'""", clone) == (
-        "use --clone, or mode='segments'"
-    )
-
-
 @pytest.mark.parametrize("verb", [["append", "{url}"], ["create", "{url}-new", "--like"]])
 def test_a_file_that_is_missing_is_named(url, capsys, verb, tmp_path):
     arguments = [each.format(url=url) for each in verb]
@@ -194,18 +174,6 @@ def test_a_flag_that_would_mean_nothing_is_refused(url, capsys, flag):
     """Somebody may believe that it limits what is deleted."""
     assert main(["maintain", url, "--yes", *flag]) == FAILED
     assert f"{flag[0]} needs --" in capsys.readouterr().err
-
-
-def test_storage_options_that_are_no_object_are_refused_unseen(url, capsys):
-    assert main(["info", url, "--storage-options", '{"secret": "hunter2"']) == 2
-    shown = capsys.readouterr().err
-    assert "must be a JSON object" in shown
-    assert "hunter2" not in shown
-
-
-def test_storage_options_reach_the_filesystem(url, capsys):
-    assert main(["info", url, "--storage-options", '{"key": "env:SEGSTORE_NO_SUCH"}']) == 2
-    assert "SEGSTORE_NO_SUCH" in capsys.readouterr().err
 
 
 def test_flags_of_every_command_may_stand_before_it(url, capsys):
@@ -256,3 +224,39 @@ def test_help_loads_no_storage_and_no_arrow():
 def test_version_is_the_packages(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == segstore.__version__
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch, tmp_path):
+    for name in ("SEGSTORE_STORAGE_OPTIONS", "SEGSTORE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def test_flag_comes_before_the_variable_and_that_before_the_file(tmp_path, monkeypatch):
+    assert Run().options() is None
+    folder = tmp_path / "segstore"
+    folder.mkdir()
+    (folder / "config.toml").write_text('[storage_options."s3://logs"]\nkey = "env:KEY"\n')
+    assert Run().options() == {"s3://logs": {"key": "env:KEY"}}
+    monkeypatch.setenv("SEGSTORE_STORAGE_OPTIONS", '{"key": "b"}')
+    assert Run().options() == {"key": "b"}
+    (tmp_path / "options.json").write_text('{"key": "c"}')
+    assert Run(given=f"@{tmp_path}/options.json").options() == {"key": "c"}
+
+
+@pytest.mark.parametrize("given", ["[]", '{"key": "hunter2"', "@/nowhere/options.json"])
+def test_what_is_no_object_is_refused_unseen(given):
+    with pytest.raises(typer.BadParameter) as refused:
+        Run(given=given).options()
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["storage_options = 3", "key = "])
+def test_config_that_can_t_be_read_is_refused(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("SEGSTORE_CONFIG", str(tmp_path / "mine.toml"))
+    with pytest.raises(typer.BadParameter, match="there is no file"):
+        Run().options()
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(typer.BadParameter, match=r"mine\.toml"):
+        Run().options()

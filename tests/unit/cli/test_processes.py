@@ -38,11 +38,7 @@ def test_cat_follows_until_it_is_interrupted(stream):
         assert cat.wait(300) == INTERRUPTED
 
 
-@pytest.mark.parametrize(
-    "line",
-    [["cat"], ["cat", "--json"], ["export", "--format", "csv"], ["export", "--format", "json"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("line", [["cat"], ["export", "--format", "json"]], ids=" ".join)
 def test_reader_that_goes_away_ends_the_command_quietly(stream, line):
     stream.append(pa.table({"n": range(100_000)}))
     line = [*COMMAND, line[0], stream.url, *line[1:]]
@@ -53,13 +49,12 @@ def test_reader_that_goes_away_ends_the_command_quietly(stream, line):
         assert cat.stderr.read() == b""
 
 
-@pytest.mark.parametrize("verb", ["info", "verify", "cat"])
-def test_reader_that_was_never_there_ends_the_command_quietly(stream, verb):
+def test_reader_that_was_never_there_ends_the_command_quietly(stream):
     """Also if all that is printed fits into one buffer, which is written at the end."""
     reads, writes = os.pipe()
     os.close(reads)
     with subprocess.Popen(
-        [*COMMAND, verb, stream.url], stdout=writes, stderr=subprocess.PIPE
+        [*COMMAND, "info", stream.url], stdout=writes, stderr=subprocess.PIPE
     ) as command:
         os.close(writes)
         assert command.wait(300) == BROKEN_PIPE

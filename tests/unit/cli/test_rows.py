@@ -43,12 +43,6 @@ def stream(tmp_path):
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
-    """Let files of a test have several blocks."""
-    monkeypatch.setattr(files, "_BLOCK_BYTES", 1 << 20)
-
-
-@pytest.fixture
 def tiny_blocks(monkeypatch):
     """Let a file of a few lines have several blocks."""
     monkeypatch.setattr(files, "_BLOCK_BYTES", 64)
@@ -56,16 +50,6 @@ def tiny_blocks(monkeypatch):
 
 def lines(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
-def test_cat_prints_a_table_that_can_t_steer_the_terminal(stream, capsys):
-    assert main(["cat", stream.url, "--offsets", "-n", "2"]) == 0
-    shown = capsys.readouterr().out
-    assert [line.split() for line in shown.splitlines()] == [
-        ["user", "n", "offset"],
-        ["ada", "1", "0"],
-        ["b\\x1b[31m", "2", "1"],
-    ]
 
 
 def test_cat_takes_cuts_columns_and_conditions(stream, capsys):
@@ -414,13 +398,13 @@ def test_what_csv_can_t_hold_is_named(tmp_path, column, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("tiny_blocks")
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("bad.csv", "user,n\neve,4,5\n"),
         ("kind.csv", "user,n\neve,four\n"),
-        ("late.csv", "user,n\n" + "eve,4\n" * 300_000 + "eve,4,5\n"),
+        ("late.csv", "user,n\n" + "eve,4\n" * 300 + "eve,4,5\n"),
         ("empty.csv", ""),
         ("bad.jsonl", '{"n": }\n'),
         ("bad.parquet", "rows"),
@@ -435,14 +419,6 @@ def test_file_that_can_t_be_read_is_named(tmp_path, stream, name, text, capsys):
     assert said.startswith(f"segstore: SEG_INVALID_INPUT: file can't be read: file='{file}'")
     assert name != "kind.csv" or "column 'n': Row #2: CSV conversion error" in said
     assert segstore.open(stream.url).tail == 3
-
-
-def test_bytes_that_are_not_base64_are_named(tmp_path, capsys):
-    stream = segstore.create(tmp_path / "s", pa.schema({"raw": pa.binary()}))
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"raw": "a"}\n')
-    assert main(["append", stream.url, str(file)]) == 2
-    assert f"file='{file}'" in capsys.readouterr().err
 
 
 def test_export_that_fails_leaves_the_old_file(tmp_path, capsys):
@@ -497,25 +473,3 @@ def test_a_pipe_of_an_export_that_fails_is_not_ended(tmp_path, form, monkeypatch
     assert piped.getvalue()
     assert not piped.getvalue().endswith(end)
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_nanoseconds_are_printed_and_taken(tmp_path, capsys):
-    """JSON lines come back as they were; in a table for people there is no digit less."""
-    instant = pa.timestamp("ns", "UTC")
-    kinds = [pa.timestamp("ns"), instant, pa.list_(pa.struct([("x", instant)]))]
-    schema = pa.schema(zip("abc", kinds, strict=True))
-    stream = segstore.create(tmp_path / "fine", schema)
-    stream.append(pa.table([[1], [2], [[{"x": -1}, None]]], schema))
-    assert main(["cat", stream.url]) == 0
-    assert "1970-01-01T00:00:00.000000001" in capsys.readouterr().out.replace(" ", "T")
-    assert main(["cat", stream.url, "--json"]) == 0
-    shown = capsys.readouterr().out
-    assert json.loads(shown) == {
-        "a": "1970-01-01T00:00:00.000000001",
-        "b": "1970-01-01T00:00:00.000000002Z",
-        "c": [{"x": "1969-12-31T23:59:59.999999999Z"}, None],
-    }
-    (tmp_path / "rows.jsonl").write_text(shown)
-    assert main(["append", stream.url, str(tmp_path / "rows.jsonl")]) == 0
-    first, second = stream.refresh().read().read_all().to_batches()
-    assert first.equals(second)

@@ -75,19 +75,6 @@ def test_cuts(stream, url, options, first, last):
     assert offsets(df) == list(range(first, last))
 
 
-def test_commit_time_cut_includes_that_commit(stream, url):
-    time_us = stream._log.root.time_us
-    stream.append(rows(100, 103))
-    after = dt.datetime.fromtimestamp(stream._log.root.time_us / 1e6 + 1, dt.UTC).isoformat()
-    behind = load(url, endCut=after, offsetColumn="o")
-    assert behind.count() == 103
-    if stream._log.root.time_us > time_us:
-        moment = dt.datetime.fromtimestamp(time_us // 1_000_000, dt.UTC)
-        micros = time_us % 1_000_000
-        cut = f"{moment:%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
-        assert offsets(load(url, startCut=cut, offsetColumn="o")) == [100, 101, 102]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -128,10 +115,6 @@ def test_wrong_options_are_named_at_load(stream, url, options, message):
     assert message in text
     assert "SEG_" in text
     assert "{secret" not in text
-
-
-def test_spark_own_keys_are_allowed(stream, url):
-    assert load(url, provider="x", **{"spark.some.setting": "1"}).count() == 100
 
 
 def test_columns_are_projected_in_their_order(stream, url):
@@ -194,14 +177,6 @@ def test_not_null_in_a_given_schema_holds_or_is_an_error(stream, url):
     assert "NOT NULL holds null: column='n'" in error(load(url, schema=strict).table)
 
 
-def test_filtered_columns_need_not_be_read(stream, url):
-    df = load(
-        url, columns="ts", filters='[["user", "==", "bob"], ["n", "<", 20]]', offsetColumn="o"
-    )
-    assert df.columns == ["ts", "o"]
-    assert offsets(df) == [1, 6, 11, 16]
-
-
 def test_commit_time_column_tells_when_each_event_was_committed(stream, url):
     df = load(url, offsetColumn="o", commitTimeColumn="at", minPartitions=4)
     assert df.schema["at"].dataType == TimestampType()
@@ -230,13 +205,6 @@ def test_task_sizes(stream, url, options, tasks):
     assert offsets(df) == list(range(options.get("startCut", 0), options.get("endCut", 100)))
 
 
-def test_tiny_tasks_read_each_event_once(stream, url):
-    for options in ({"partitionBytes": 1}, {"minPartitions": 1000}):
-        df = load(url, offsetColumn="o", startCut=20, endCut=50, **options)
-        assert len(df.plan()[1]) > 3
-        assert offsets(df) == list(range(20, 50))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -261,14 +229,6 @@ def test_start_below_the_head_names_what_is_lost_or_is_clamped(stream, url):
 def test_missing_stream_and_missing_path_are_errors(url):
     assert "SEG_NOT_FOUND" in error(lambda: load(url))
     assert "no path was given; give the stream's location" in error(lambda: load(None))
-
-
-def test_each_plan_of_a_load_reads_the_version_that_it_pinned(stream, url):
-    df = load(url)
-    for start in (100, 110):
-        stream.append(rows(start, start + 10))
-        assert df.count() == 100
-    assert load(url).count() == 120
 
 
 def test_a_short_stream_is_planned_when_it_is_loaded(stream, url, monkeypatch):
@@ -317,18 +277,6 @@ def test_tasks_get_their_part_of_a_plan_and_no_more(stream, url):
     assert len(pickle.dumps((made, reader))) < 1_500 < sum(map(len, parts))
     assert again(made).name() == "segstore"
     assert [part.value for part in made.reader(found.schema).partitions()] == parts
-
-
-def test_damage_is_named_not_skipped(stream, url, tmp_path):
-    segment = next((tmp_path / "stream" / "segments").rglob("*.*"))
-    data = bytearray(segment.read_bytes())
-    data[100] ^= 1
-    segment.write_bytes(data)
-    text = error(load(url).table)
-    assert "SEG_CORRUPTION" in text
-    assert segment.name in text
-    data[100] ^= 1
-    segment.write_bytes(data)
 
 
 @pytest.mark.parametrize(

@@ -85,17 +85,6 @@ def test_tasks_are_one_commit_in_their_order(url):
     stream.verify().check()
 
 
-def test_older_batch_is_an_error_and_takeover_is_the_way_out(url):
-    append(url, numbers(1), writerId="etl", batchId=7)
-    text = error(lambda: append(url, numbers(1), writerId="etl", batchId=6))
-    assert "SEG_WRITER_CONFLICT" in text
-    assert "last_batch_id=7" in text
-    append(url, numbers(1), writerId="etl", batchId=6, takeover="true")
-    append(url, numbers(1), writerId="etl", batchId=6)
-    append(url, numbers(1), writerId="etl", batchId=7)
-    assert segstore.open(url).tail == 3
-
-
 def test_other_events_under_a_known_batch_are_refused(url):
     """As many rows as before among them; the same ones in other tasks are the same batch."""
     key = {"writerId": "etl", "batchId": 7}
@@ -122,21 +111,6 @@ def test_empty_batch_of_a_writer_is_remembered(url):
     assert "committed_rows=0" in text
     append(url, numbers(*range(5)), writerId="etl", batchId=2)
     assert segstore.open(url).tail == 5
-
-
-def test_overwrite_with_a_stale_expectation_is_refused(url):
-    """Nobody has read what came in between, so it must not go."""
-    append(url, numbers(0, 1, 2))
-    stream = segstore.open(url)
-    append(url, numbers(10))
-    for expected in ({"expectedTail": stream.tail}, {"expectedVersion": stream.version}):
-        text = error(
-            lambda expected=expected: append(url, numbers(1, 2), overwrite=True, **expected)
-        )
-        assert "SEG_CONFLICT" in text
-    assert ids(url) == [0, 1, 2, 10]
-    append(url, numbers(1), overwrite=True, expectedTail=4)
-    assert ids(url) == [1]
 
 
 ONE = {"a": pa.array([1]), "b": pa.array(["x"])}
