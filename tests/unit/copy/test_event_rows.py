@@ -13,6 +13,7 @@ from virtual_time import TimedStorage
 
 from segstore_ds.copy.destination import Copied
 from segstore_ds.copy.event_rows import OffsetCheck, RowsCopy, check_offsets, plan_rows_copy
+from segstore_ds.copy.staging import StagedPiece, put_piece, read_pieces
 from segstore_ds.errors import (
     CommitUnknownError,
     InvalidInputError,
@@ -20,6 +21,7 @@ from segstore_ds.errors import (
     NotFoundError,
     StorageError,
 )
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -168,6 +170,23 @@ def test_offsets_of_rows_are_checked() -> None:
     for wrong_tasks in ([(5, 7), (7, 9)], [(8, 9), (5, 7)], [(5, 9), (-1, -1), (6, 6)]):
         with pytest.raises(InvalidInputError, match="order"):
             check_offsets(wrong_tasks)
+
+
+def test_the_first_attempt_at_a_piece_counts() -> None:
+    """A later one leaves the object as it is, and deletes what it staged itself."""
+    target, pieces = open_storage(f"memory://{uuid.uuid4().hex}"), []
+    for attempt in "ab":
+        path = f"copy-c/0-{attempt * 12}-0.arrow"
+        target.create(f"segments/{path}", b"x" * 9)
+        segments = (SegmentEntry(0, path, 10, 9, 3, 1),)
+        pieces.append(StagedPiece(0, 10, "0" * 12, segments))
+    first, second = pieces
+    assert put_piece(target, "c", first)
+    assert put_piece(target, "c", first)  # its answer was lost
+    assert not put_piece(target, "c", second)
+    assert [*read_pieces(target, "c", "0" * 12, (0, 10))] == [first]
+    left = {info.path for info in target.list("segments") if info.path.endswith(".arrow")}
+    assert left == {f"segments/{first.segments[0].path}"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
