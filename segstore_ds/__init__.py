@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from segstore_ds.public import *  # noqa: F403
     from segstore_ds.spark import read as read
 
-# Functions with the name of a room. Python binds a room to its package once, when it loads it. That
-# is here, so the name is free from now on.
+# Functions that share their name with a subpackage. Importing a subpackage sets that name here, but
+# only the first time: it is imported now and the name deleted, so the function can take it.
 _NAMED_AS_ROOMS = ("read", "repair")
 for _room in _NAMED_AS_ROOMS:
     import_module(f"{__name__}.{_room}")

@@ -4,11 +4,12 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 
-_PROBE = bytes(range(256)) * 4  # long enough for a processor's own instructions
+_PROBE = bytes(range(256)) * 4  # long enough to reach zlib-ng's vectorised code
 
 crc32: Callable[..., int] = zlib.crc32
 with suppress(ImportError):
     from zlib_ng import zlib_ng
 
-    if zlib_ng.crc32(_PROBE, 1) == zlib.crc32(_PROBE, 1):  # else every read would look damaged
+    # A build with a wrong CRC-32 would make every object look damaged.
+    if zlib_ng.crc32(_PROBE, 1) == zlib.crc32(_PROBE, 1):
         crc32 = zlib_ng.crc32

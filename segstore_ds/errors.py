@@ -94,8 +94,7 @@ class SegstoreError(Exception):
     def respell(self, spell: Callable[[str], str]) -> None:
         """Rename the arguments in fact, remedy and fields for another kind of caller.
 
-        `spell` returns a text with every name in it respelled; it must not change names already
-        respelled.
+        `spell` returns a text with every name in it respelled. It must be idempotent.
         """
         self.fact, self.remedy = spell(self.fact), spell(self.remedy)
         self.fields = {spell(name): value for name, value in self.fields.items()}
@@ -202,8 +201,8 @@ class StorageError(SegstoreError):
     Attributes:
         untouched: True if a call that creates an object has certainly not created it. A pickled
             error forgets this, which is safe: the result then counts as unknown.
-        unsynced: True if an object may be there that power loss can take; also forgotten.
-        denied: True if the filesystem refused this caller; a pickled error forgets this, too.
+        unsynced: True if the object may exist without being durable. Not pickled, either.
+        denied: True if the filesystem refused this caller. Not pickled, either.
     """
 
     retryable = True

@@ -1,4 +1,4 @@
-"""`segstore.reports`: what calls return and nobody constructs, for annotations."""
+"""`segstore.reports`: types for annotations, which calls return and users never construct."""
 
 from segstore_ds.cache.read_cache import ReadCounters
 from segstore_ds.compact.commit import Compaction

@@ -1,8 +1,8 @@
-"""The room that takes part in commits: the core calls it by the seams and knows no names.
+"""Which room takes part in commits; the core knows it only by these two names.
 
-It takes part in the commits of a stream whose root has its property. Its module has a factory
-`SEAM` of a `log.seams.Seam`. The log loads it at the first such root, so it is not left out,
-whatever was imported before.
+It takes part in the commits of a stream whose root has its property. The factory `SEAM` of its
+module makes a `log.seams.Seam`. The log loads the module at the first such root, so no commit is
+made without it, whatever was imported before.
 """
 
 SEAM_PROPERTY, SEAM_MODULE = "replication", "segstore_ds.replication.replicas"

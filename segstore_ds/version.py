@@ -1,4 +1,4 @@
-"""The version of this package, in one place, and under which name it is installed."""
+"""The version of this package, and the names under which it can be installed."""
 
 from importlib import import_module
 
@@ -6,8 +6,8 @@ __version__ = "0.1.0"
 
 
 def requirement(extra: str) -> str:
-    """Return what pip has to install for an extra: of the whole, or of the core without Spark."""
-    metadata = import_module("importlib.metadata")  # loaded late: `--help` does without
+    """Return the pip requirement of an extra, for the installed package: with or without Spark."""
+    metadata = import_module("importlib.metadata")  # imported late: `--help` does not need it
     try:
         metadata.distribution("segstore-core")
     except metadata.PackageNotFoundError:

@@ -1,8 +1,8 @@
-"""The buffer: records of one object that lie in one range of it and are written in one write.
+"""The buffer: records within one range of an object, which go to the channel in one write.
 
-A record is held by reference, or its producer lays it into the buffer's own memory (`allocate`).
-The checksum of each record is in the record map, not among the bytes. A buffer that is closed for
-writes changes no more until it is reset.
+A record is held by reference, or its producer writes it into the buffer's own memory (`allocate`).
+The checksum of each record is in the record map, not among the bytes. A sealed buffer does not
+change until it is reset.
 
 Source: Blazegraph's WriteCache. Held references replace its direct buffers and reference counts,
 and positions in the object replace the prefixes of its scattered mode.
@@ -33,7 +33,7 @@ class Record:
 
     @property
     def end(self) -> int:
-        """The offset after its last byte."""
+        """The offset after the last byte."""
         return self.offset + self.length
 
     def check(self, data: bytes) -> bytes:
@@ -42,7 +42,7 @@ class Record:
         return data
 
     def compare(self, length: int, crc: int) -> None:
-        """Raise CorruptionError unless length and CRC-32 are the record's."""
+        """Raise CorruptionError unless this is the length and the CRC-32 of the record."""
         if (length, crc) != (self.length, self.crc):
             raise CorruptionError(
                 "a record fails its checksum",
@@ -57,9 +57,9 @@ class Record:
 class Buffer:
     """Records within `capacity` bytes of an object, from `base` on.
 
-    Not safe to use from several threads: its service does that. Its memory is allocated when the
-    first record is laid there, and is kept for the next object. `number` is its place in the order
-    of writes; `charged` holds buffers whose share of memory it uses.
+    Not thread-safe: the service that uses it has a lock. Its own memory is allocated on first use
+    and kept for the next object. `number` is its place in the order of writes. `charged` holds the
+    pool's buffers whose share of memory a large record uses.
     """
 
     __slots__ = ("_held", "_memory", "_sealed", "base", "capacity", "charged", "filled", "number")
@@ -84,13 +84,13 @@ class Buffer:
         buffer = cls(max(payload.length, 1))
         pieces, rest = payload.buffers(), memoryview(b"")
         for record in records:
-            found: list[ByteArraySegment] = []
+            segments: list[ByteArraySegment] = []
             missing = record.length
             while missing > 0 and (rest := rest or next(pieces, rest)):
-                found.append(ByteArraySegment(rest[:missing]))
+                segments.append(ByteArraySegment(rest[:missing]))
                 rest = rest[missing:]
-                missing -= found[-1].length
-            view = join(found)
+                missing -= segments[-1].length
+            view = join(segments)
             record.compare(view.length, view.crc32())
             if record.offset != start + buffer.filled or not view.length:
                 break
@@ -125,9 +125,9 @@ class Buffer:
         return self.base is not None and self.base <= offset < self.base + self.capacity
 
     def write(self, record: Record, view: BufferView) -> bool:
-        """Take a record; return False, with nothing changed, if there is no room left.
+        """Add a record, or return False and change nothing if it does not fit.
 
-        A record of the same range is replaced. The bytes are not copied: their owner promises that
+        It replaces a record of the same range. The bytes are not copied: their owner promises that
         they never change.
         """
         self._check(record)
@@ -139,7 +139,7 @@ class Buffer:
         return True
 
     def allocate(self, offset: int, nbytes: int) -> memoryview | None:
-        """Return memory to lay a record into, which `accept` then adds; None if it has no room."""
+        """Return memory for a record, which `accept` then adds; None if there is no room."""
         if not 0 < nbytes <= self.room:
             return None
         return self._own(offset - (offset if self.base is None else self.base), nbytes)
@@ -151,7 +151,7 @@ class Buffer:
         self._keep(record, None)
 
     def read(self, offset: int) -> bytes | None:
-        """Return a copy of a record, which the caller checks; None if none starts there."""
+        """Return an unchecked copy of the record that starts at an offset, or None."""
         if offset not in self._held:
             return None
         record, view = self._held[offset]
@@ -162,9 +162,9 @@ class Buffer:
         self._sealed = True
 
     def content(self) -> BufferView:
-        """Return a view of all bytes in the order of their offsets; records lie side by side."""
+        """Return a view of all bytes in the order of offsets; there must be no gap."""
         pieces: list[BufferView] = []
-        own: int | None = None  # where the last run of laid records begins
+        own: int | None = None  # where the last run of records in own memory begins
         for offset in chain(sorted(self._held), [self.end]):
             _, view = self._held.get(offset, (None, EMPTY))
             if view is None:
@@ -203,7 +203,7 @@ class Buffer:
 
     def _own(self, start: int, nbytes: int) -> memoryview:
         if self._memory is None:
-            # From Arrow's pool, which has pages that were touched: fresh ones cost 0.4 s a GiB.
+            # Arrow's pool reuses pages; the page faults of new memory cost 0.4 s per GiB.
             self._memory = memoryview(pa.allocate_buffer(self.capacity)).cast("B")
         return self._memory[start : start + nbytes]
 
@@ -251,7 +251,7 @@ class BufferPool:
             self._free.append(buffer)
 
     def close(self) -> None:
-        """Free the memory now, or when taken buffers come back; safe to repeat."""
+        """Free the memory, that of taken buffers when they come back; safe to repeat."""
         with self._lock:
             self._closed = True
             for buffer in self._free:

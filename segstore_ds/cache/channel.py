@@ -1,7 +1,7 @@
 """The channels of a write cache, and the placements of records in the object that they write.
 
-An object and its copies are written at the same time. A placement says where the next record lies,
-and which buffer is full by it: pure bookkeeping, under the lock of the service.
+An object and its copies are written at the same time. A placement decides the offset of the next
+record, and which buffer to write: pure bookkeeping, under the lock of the service.
 
 Source: the two modes of Blazegraph's WriteCacheService, append-only (WORM) and scattered (RW).
 """
@@ -19,7 +19,7 @@ from segstore_ds.cache.views import BufferView
 from segstore_ds.errors import FormatError, InvalidInputError, StorageError
 
 _LOG = logging.getLogger(__name__)
-_GIVEN_UP_ON = (StorageError, FormatError, InvalidInputError)
+_COPY_ERRORS = (StorageError, FormatError, InvalidInputError)
 _MOST_NAMED = 4
 
 
@@ -40,7 +40,7 @@ class ScatteredChannel(Protocol):
     """Takes the parts of one object in any order, from several threads."""
 
     def write_at(self, start: int, pieces: Sequence[memoryview]) -> None:
-        """Write pieces side by side as one write; what lay there before is replaced."""
+        """Write pieces one after the other as one write, over bytes written there before."""
 
     def commit(self) -> int:
         """Make the object whole and durable, and return its size."""
@@ -55,8 +55,7 @@ class FlushedBuffer:
 
     sequence: int  # its number, dense from 0; empty buffers take none
     start: int  # position of its first byte in the object
-    # The records that it consists of, side by side, each with its checksum.
-    records: tuple[Record, ...]
+    records: tuple[Record, ...]  # its records without gaps, each with its checksum
     payload: BufferView  # its bytes, not copied; valid until the channel has returned
 
 
@@ -78,9 +77,8 @@ class CopyChannel(Protocol):
 class Copies:
     """The channels of an object's copies, which take each buffer while its own channel does.
 
-    The next buffer waits for all of them: a slow copy slows the writer down, and memory is bounded
-    by the buffers. A channel that fails or refuses is left out from then on, and its copy is
-    discarded; the object does not fail.
+    The next buffer waits for all of them: a slow copy slows the writer down, and the buffers bound
+    the memory. If a copy fails, it is discarded and gets nothing more; the object does not fail.
     """
 
     def __init__(self, channels: Sequence[CopyChannel]) -> None:
@@ -125,11 +123,11 @@ class Copies:
         try:
             yield
         finally:
-            # Whatever happened: the buffer's memory is used again.
+            # Wait after a failure, too: the buffer's memory is reused afterwards.
             for channel, end in begun:
                 try:
                     end()
-                except _GIVEN_UP_ON as error:
+                except _COPY_ERRORS as error:
                     self._channels.remove(channel)
                     channel.abort()
                     _LOG.warning("%s did not get all of an object: %s", channel.url, error)
@@ -137,15 +135,15 @@ class Copies:
     def _begin(
         self, work: Callable[[CopyChannel], None], channel: CopyChannel
     ) -> Callable[[], None]:
-        """Begin work in a thread, and return what ends it: all of it where no thread can start."""
+        """Start work in a thread and return what waits for it; without a thread that does it."""
         if self._threads is not None:
-            with suppress(RuntimeError):  # the process ends
+            with suppress(RuntimeError):  # no thread can start while the process ends
                 return self._threads.submit(work, channel).result
         return partial(work, channel)
 
 
 class Dense:
-    """Records lie side by side in the order in which they come, and are written in that order."""
+    """Places each record after the one before; buffers are written in that order."""
 
     in_order = True
 
@@ -165,23 +163,23 @@ class Dense:
         return self.end
 
     def buffer_for(self, record: Record) -> Buffer | None:
-        """Return the buffer that takes the record; None if it needs another one."""
+        """Return the open buffer if the record fits in, else None."""
         return self.open if self.open is not None and self.open.room >= record.length else None
 
     def take_full(self) -> Buffer | None:
-        """Return the buffer that has to be written before another one is opened."""
+        """Return the open buffer, to be written before another one is opened."""
         if self.open is None or not self.open.filled:
             return None
         full, self.open = self.open, None
         return full
 
     def opened(self, buffer: Buffer, record: Record) -> None:
-        """Note an empty buffer for this and later records."""
+        """Take an empty buffer for this and later records."""
         del record
         self.open = buffer
 
     def added(self, record: Record) -> Buffer | None:
-        """Note a record; no buffer is known to be full before the next one comes."""
+        """Note a record; return None, as only the next record shows whether a buffer is full."""
         self.end = record.end
         return None
 
@@ -194,11 +192,11 @@ class Dense:
 
 
 class Scattered:
-    """Records come in any order; each lies in one of the parts that the object is cut into.
+    """Takes records in any order; each lies within one of the parts that the object is cut into.
 
-    A part is as large as a buffer, and is written once it is whole. A record of the same range
-    replaces an earlier one; if its part was written, the part has to become whole again. An object
-    with a hole can't be committed.
+    A part is as large as a buffer, and is written once it is complete. A record replaces an earlier
+    one of the same range; if that part was written, all of it has to be sent again. An object with
+    a hole can't be committed.
     """
 
     in_order = False
@@ -210,10 +208,10 @@ class Scattered:
         self.end = size
         self._part_bytes = part_bytes
         self._open: dict[int, Buffer] = {}
-        self._missing = set(range(-(-size // part_bytes)))  # parts that are not whole
+        self._missing = set(range(-(-size // part_bytes)))  # parts that are not complete
 
     def place(self, at: int | None, length: int) -> int:
-        """Return the offset of a new record, which lies inside one part."""
+        """Return the offset of a new record, checked to lie within one part."""
         start = 0 if at is None else at
         part = start // self._part_bytes
         if at is None or not 0 <= at < at + length <= min(self._end_of(part), self.end):
@@ -227,7 +225,7 @@ class Scattered:
         return start
 
     def buffer_for(self, record: Record) -> Buffer | None:
-        """Return the buffer of the record's part, or None; refuse a record over another one."""
+        """Return the buffer of the record's part, or None; refuse a record that overlaps one."""
         buffer = self._open.get(record.offset // self._part_bytes)
         for other in buffer.records.values() if buffer else ():
             same = (other.offset, other.length) == (record.offset, record.length)
@@ -238,18 +236,18 @@ class Scattered:
         return buffer
 
     def take_full(self) -> Buffer | None:
-        """Return None: a part is written when it is whole, and not before."""
+        """Return None: a part is written as soon as it is complete."""
         return None
 
     def opened(self, buffer: Buffer, record: Record) -> None:
-        """Note an empty buffer for the record's part."""
+        """Take an empty buffer for the record's part."""
         part = record.offset // self._part_bytes
         buffer.base = part * self._part_bytes
         self._open[part] = buffer
         self._missing.add(part)
 
     def added(self, record: Record) -> Buffer | None:
-        """Note a record; return the buffer of its part if that is whole now."""
+        """Note a record; return the buffer of its part if that is now complete."""
         part = record.offset // self._part_bytes
         buffer = self._open[part]
         if buffer.end < min(self._end_of(part), self.end):

@@ -14,15 +14,14 @@ class CacheCounters:
     misses: int = 0  # reads that no buffer could answer
     loads: int = 0  # reads of the channel
     accepted_records: int = 0  # records written, large ones included
-    accepted_bytes: int = 0  # their bytes
-    laid_records: int = 0  # those that their producer laid into a buffer instead of a copy
+    accepted_bytes: int = 0  # bytes of the accepted records
+    laid_records: int = 0  # accepted records that their producer encoded into a buffer's memory
     channel_writes: int = 0  # writes to the channel: one per buffer, one per large record
-    channel_bytes: int = 0  # their bytes
-    # Those of them that are parts of copied objects, which come in any order; the others are dense.
-    scattered_writes: int = 0
-    write_seconds: float = 0.0  # time spent in them
+    channel_bytes: int = 0  # bytes of the writes to the channel
+    scattered_writes: int = 0  # writes to the channel that are parts, in any order
+    write_seconds: float = 0.0  # time spent in writes to the channel
     buffers_evicted: int = 0  # buffers whose content was dropped to take new records
-    records_evicted: int = 0  # records in them
+    records_evicted: int = 0  # records in the evicted buffers
     large_records: int = 0  # records that bypassed the buffers
     waits: int = 0  # how often a writer found no free buffer
     wait_seconds: float = 0.0  # time that writers waited
@@ -48,12 +47,12 @@ class CacheCounters:
                 setattr(self, name, getattr(self, name) + amount)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every counter and the two ratios by name."""
+        """Return the counters and both ratios by name."""
         ratios = {"hit_rate": self.hit_rate, "bytes_per_write": self.bytes_per_write}
         return asdict(self) | ratios
 
     def __str__(self) -> str:
-        """Return those that are not zero, as `name=value` in a fixed order."""
+        """Return the values that are not zero, as `name=value` in a fixed order."""
         return " ".join(f"{name}={value:.6g}" for name, value in self.as_dict().items() if value)
 
 
@@ -61,22 +60,22 @@ class WrittenHere:
     """What the write caches of this process wrote, by the URL of the folder."""
 
     def __init__(self) -> None:
-        self._found: dict[str, CacheCounters] = {}
+        self._by_url: dict[str, CacheCounters] = {}
         self.unlock()
 
     def unlock(self) -> None:
-        """Take a new lock: in a forked child the old one may be held forever."""
+        """Make a new lock: in a forked child the old one may be held forever."""
         self._lock = threading.Lock()
 
     def add(self, url: str, counters: CacheCounters) -> None:
         """Add the counters of caches that have ended."""
         with self._lock:
-            self._found.setdefault(url, CacheCounters()).add(counters)
+            self._by_url.setdefault(url, CacheCounters()).add(counters)
 
     def at(self, url: str) -> CacheCounters:
         """Return a copy of the counters of a folder."""
         with self._lock:
-            return self._found.get(url, CacheCounters()).snapshot()
+            return self._by_url.get(url, CacheCounters()).snapshot()
 
 
 WRITTEN_HERE = WrittenHere()

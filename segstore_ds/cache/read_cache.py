@@ -1,8 +1,8 @@
 """The read cache: verified buffers, kept for later reads within a bound of bytes.
 
-Its caller loads and verifies; nothing else gets in. The least recently used buffer leaves first. A
-key must name the same bytes forever, so no entry ever becomes stale. Threads that ask for one key
-at the same time share one load.
+Its caller loads and verifies all that it holds. The least recently used buffer is evicted first. A
+key must name the same bytes forever, so no entry becomes stale. Threads that ask for one key at the
+same time share one load.
 
 Source: Blazegraph's read cache behind a memoizer (`WriteCacheService.read`).
 """
@@ -21,7 +21,7 @@ from segstore_ds.errors import FormatError
 K = TypeVar("K", bound=Hashable)
 
 ENTRY_BYTES = 512  # memory of an entry beside its bytes: key, buffer object, place in the table
-_SHARE = 8  # of a fetch larger than this part of the bound, pieces are copied
+_SHARE = 8  # pieces are copied if their fetch is larger than the bound divided by this
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class Piece:
     holder: pa.Buffer
 
 
-# What belongs to a key, or why its bytes, and no others, can't be used.
+# The piece of a key, or the error of this key alone.
 Loaded: TypeAlias = Piece | FormatError
 
 
@@ -68,7 +68,7 @@ class _InterruptedError(Exception):
 
 
 class _Held(Generic[K]):
-    """A fetched buffer, and the pieces of it that are held: they leave together."""
+    """A fetched buffer, and the keys of its held pieces, which are evicted together."""
 
     __slots__ = ("keys", "size")
 
@@ -80,16 +80,16 @@ class _Held(Generic[K]):
 class ReadCache(Generic[K]):
     """Pieces of fetched buffers by key; threads may share it.
 
-    Pieces of one fetch are not copied: while one of them is held, so is the whole buffer. So they
-    count as the whole and leave together. Only of fetches that are large beside the bound each
-    piece is copied and counts for itself.
+    Pieces of one fetch are not copied, and each keeps the whole buffer in memory. So the whole
+    buffer counts, and its pieces are evicted together. Only if a fetch is large compared to the
+    bound, each of its pieces is copied and counts by itself.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything; also for a forked child, whose lock may be held forever."""
+        """Drop everything, and the lock: in a forked child it may be held forever."""
         self._lock = threading.Lock()
         self._pieces: dict[K, Piece] = {}
         self._holders: OrderedDict[int, _Held[K]] = OrderedDict()  # by the identity of the buffer
@@ -109,12 +109,12 @@ class ReadCache(Generic[K]):
         *,
         limit_bytes: int,
     ) -> list[Loaded]:
-        """Return what belongs to each key; what is new is kept, up to `limit_bytes` in total.
+        """Return the piece or the error of each key; keep new pieces, up to `limit_bytes` in total.
 
         `load` gets the keys that are neither held nor being loaded by another thread, and returns
         a verified piece or an error for each; errors are not kept. It runs in this thread, without
-        a lock. If it raises, all who wait for one of its keys get that error; if its thread is
-        interrupted, they load for themselves.
+        a lock. If it raises, every thread that waits for one of its keys gets that error. If its
+        thread is interrupted, the waiting threads load the keys themselves.
         """
         own: dict[K, Future[Loaded]] = {}
         flights: dict[K, Future[Loaded]] = {}
@@ -131,7 +131,7 @@ class ReadCache(Generic[K]):
                     own[key] = self._flights[key] = Future()
         if own:
             found.update(self._load(own, load, limit_bytes))
-        # Own loads are done before waiting for those of others: no two threads wait for each other.
+        # Load first and wait afterwards: two threads can't wait for each other.
         for key, flight in flights.items():
             try:
                 found[key] = result = flight.result()
@@ -179,7 +179,7 @@ class ReadCache(Generic[K]):
             counters.misses += 1
             counters.miss_bytes += piece.data.size
             if piece.holder.size + ENTRY_BYTES > limit_bytes:
-                continue  # it would displace everything, and still not fit
+                continue  # it would evict everything, and still not fit
             held = self._holders.get(id(piece.holder))
             if held is None:
                 held = self._holders[id(piece.holder)] = _Held(piece.holder.size)
@@ -202,7 +202,7 @@ class ReadCache(Generic[K]):
 
 
 def _own(piece: Piece, limit_bytes: int) -> Piece:
-    """Return a piece that may be held: a copy if its holder is large beside the bound."""
+    """Return a piece to hold: a copy if its holder is large compared to the bound."""
     if piece.data.size == piece.holder.size or piece.holder.size * _SHARE <= limit_bytes:
         return piece
     data = pa.py_buffer(piece.data.to_pybytes())

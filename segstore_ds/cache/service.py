@@ -1,16 +1,14 @@
-"""The write cache service: carries one object's bytes to its channel.
+"""The write cache service: writes one object to its channel, through buffers.
 
-Records gather in buffers. Where a record lies, and when a buffer is full, is the placement's
-choice: *dense*, for records that come in order, or *scattered*, for the parts of an object of known
-size. Dense buffers are written in order by a thread of their own while the producer fills the next
-one; it starts only when a caller would have to wait, so an object of one buffer needs none. A
-scattered part is written by the thread that makes it whole. Memory is bounded by the pool: if it
-has no buffer left, the producer waits. A record larger than a buffer bypasses the buffers and
-keeps its place in the order.
+The placement decides where a record lies and when a buffer is full: *dense*, for records that come
+in order, or *scattered*, for the parts of an object of known size. A thread writes dense buffers in
+order while the producer fills the next one. It starts only when a caller would have to wait, so an
+object of one buffer needs none. The producer that completes a scattered part writes it. The pool
+bounds the memory: if it has no buffer left, the producer waits. A record larger than a buffer
+bypasses the buffers and keeps its place in the order.
 
 After the first failure of the channel nothing more is written, because the object may end in the
-middle of a buffer. The failure is kept and raised to every later caller; reads continue. Closing
-never commits.
+middle of a buffer. Every later write raises that failure; reads continue. Closing never commits.
 
 Source: Blazegraph's WriteCacheService.
 """
@@ -44,7 +42,7 @@ class FirstError:
             self.error = error
 
     def check(self) -> None:
-        """Raise a kept SegstoreError, or an InternalError chained to any other kept error."""
+        """Raise the kept SegstoreError, or an InternalError chained to any other kept error."""
         if self.error is None:
             return
         if isinstance(self.error, SegstoreError):
@@ -56,21 +54,21 @@ class FirstError:
 
 
 class WriteCacheService:
-    """Writes one object through buffers of a pool. Safe to use from several threads.
+    """Writes one object through buffers of a pool. Thread-safe.
 
-    As a context manager it closes, which aborts an object that was not committed. `size` is that of
-    an object whose records are scattered: each lies in one part as large as a buffer. `load` reads
+    A context manager: it closes at the end, which aborts an object that was not committed. With
+    `size` the records are scattered: each lies within one part, as large as a buffer. `load` reads
     `[start, end)` of the object back, for records that no buffer holds any more.
     """
 
     def __init__(
         self,
-        channel: Any,  # what the object is written to, by this service alone
+        channel: Any,  # a `Channel`, or with `size` a `ScatteredChannel`; no one else uses it
         pool: BufferPool,
         *,
         size: int | None = None,
         load: Callable[[int, int], bytes] | None = None,
-        copies: Sequence[CopyChannel] = (),  # get every buffer, and the end, too
+        copies: Sequence[CopyChannel] = (),  # they get every buffer, and the commit
         counters: CacheCounters | None = None,  # successive objects may share them
     ) -> None:
         self._channel = channel
@@ -81,15 +79,15 @@ class WriteCacheService:
         self._load = load
         self._copies = Copies(copies)
         self._counters = counters or CacheCounters()
-        self._append = threading.Lock()  # one record after the other
+        self._append = threading.Lock()  # records are added one at a time
         self._changed = threading.Condition(threading.Lock())
         self._map: dict[int, tuple[Record, Buffer]] = {}
-        self._taken: set[Buffer] = set()  # from the pool
+        self._taken: set[Buffer] = set()  # taken from the pool
         self._clean: deque[Buffer] = deque()  # written, and still readable
         self._queue: deque[Buffer] = deque()
         self._pushed = 0
-        self._writing: list[Buffer] = []  # what the channel is taking
-        self._ending = False  # the channel is making the object whole
+        self._writing: list[Buffer] = []  # buffers that the channel is writing now
+        self._ending = False  # the channel is committing
         self._filling: Buffer | None = None
         self._thread: threading.Thread | None = None
         self._failure = FirstError()
@@ -103,23 +101,23 @@ class WriteCacheService:
 
     @property
     def copied_to(self) -> tuple[str, ...]:
-        """Where the committed object has copies that are whole."""
+        """The folders that have a complete copy of the committed object."""
         return self._copies.whole
 
     def write(
         self, data: Any, crc: int | None = None, *, at: int | None = None, frozen: bool = False
     ) -> Record:
-        """Take a record of at least one byte; return its range and checksum.
+        """Add a record of at least one byte; return its range and checksum.
 
         On return the bytes are copied, written, or (with `frozen`) held by reference. `crc` is
         trusted if given, and computed otherwise. With `frozen` the caller promises that the bytes
-        never change: a large record is then not copied, and a record larger than a buffer is not
-        waited for. `at` is the offset of a scattered record.
+        never change: then no record is copied, and the call does not wait until a record larger
+        than a buffer is written. `at` is the offset of a scattered record.
 
         Raises:
             StorageError: The channel failed, now or before; every later call raises it too.
-            InvalidInputError: A scattered record is not inside a part, lies over another one, or
-                the buffers are full of parts that are not whole.
+            InvalidInputError: A scattered record is not within one part, overlaps another one, or
+                the buffers are full of incomplete parts.
             ClosedError: The service was committed, aborted or closed, perhaps during a wait.
         """
         view = as_view(data)
@@ -147,11 +145,11 @@ class WriteCacheService:
     def allocate(
         self, nbytes: int, lay: Callable[[memoryview], tuple[int, int] | None]
     ) -> Record | None:
-        """Let the producer lay the next record into a buffer's memory instead of copying it there.
+        """Let the producer encode the next record into a buffer's memory, which saves a copy.
 
         `lay` gets `nbytes` of memory and returns how many of them it used and their CRC-32, or None
-        if they are too few. Nothing was written if that is None, or no buffer has so much room
-        without waiting. Raises as `write`; an exception of `lay` writes nothing either.
+        if they are too few. Returns None, and adds nothing, if `lay` does so or if no buffer has
+        that much room now. Raises as `write` does. If `lay` raises, nothing is added.
         """
         dense = self._placement
         if not isinstance(dense, Dense) or nbytes > self._pool.buffer_bytes:
@@ -181,7 +179,7 @@ class WriteCacheService:
                 return record
 
     def has_room(self, nbytes: int) -> bool:
-        """Tell if a record fits now without waiting or evicting anything from the buffers."""
+        """Tell whether a record fits now, without waiting and without evicting a buffer."""
         with self._changed:
             self._check_open()
             probe = Record(self._placement.end, nbytes, 0)
@@ -189,9 +187,9 @@ class WriteCacheService:
             return fits and (bool(self._pool.free) or bool(self._placement.buffer_for(probe)))
 
     def flush(self) -> None:
-        """Wait until the channel has all bytes accepted before this call; they are not durable yet.
+        """Wait until the channel has the bytes that were accepted before; they are not durable yet.
 
-        Of a scattered object, it has the parts that were whole.
+        Of a scattered object these are the complete parts.
         """
         with self._append, self._changed:
             self._check_open()
@@ -210,7 +208,7 @@ class WriteCacheService:
             self._write_next()
 
     def commit(self) -> int:
-        """Flush, make the object whole and durable, end it, and return the channel's size."""
+        """Flush, make the object complete and durable, and return its size in the channel."""
         with self._append, self._changed:
             self._check_writable()
             self._placement.check_whole()
@@ -251,7 +249,7 @@ class WriteCacheService:
                 raise InvalidInputError(
                     "no such record", offset=record.offset, end=self._placement.end
                 )
-            # Copied under the lock: the buffer may take other records right afterwards.
+            # Copied under the lock: the buffer may get other records right afterwards.
             data = None if buffer is None else buffer.read(record.offset)
             self._counters.hits += data is not None
             self._counters.misses += data is None
@@ -288,7 +286,7 @@ class WriteCacheService:
             self._queue.clear()
             self._changed.notify_all()
             if first:
-                while self._writing or self._ending:  # a channel is not aborted under a write
+                while self._writing or self._ending:  # never abort a channel during a write
                     self._changed.wait()
                 if not self._committed:
                     self._channel.abort()
@@ -304,7 +302,7 @@ class WriteCacheService:
 
     # The lock is held from here on.
     def _open_for(self, record: Record) -> Buffer:
-        """Return an empty buffer for a record; the full one before it is written first."""
+        """Return an empty buffer for a record, after queueing the full one."""
         if self._push_full():
             self._start()
         buffer = self._wait_for_buffer()
@@ -312,7 +310,7 @@ class WriteCacheService:
         return buffer
 
     def _write_large(self, record: Record, view: BufferView, *, frozen: bool) -> None:
-        """Write a record that no buffer can hold; unless it is frozen, wait for that."""
+        """Queue a record that no buffer can hold; unless it is frozen, wait until it is written."""
         share = -(-record.length // self._pool.buffer_bytes)
         held_on_to = frozen and share <= self._pool.buffers
         large = Buffer(record.length)
@@ -356,8 +354,8 @@ class WriteCacheService:
         waited = False
         while (buffer := self._take_free() or self._recycle()) is None:
             if not self._queue and not self._writing:
-                # To wait would be in vain: what the buffers hold can only be written once more
-                # records have come, or another service has ended.
+                # Waiting would not help: no write is under way, and the buffers can be written
+                # only after more records, or freed when another service ends.
                 raise InvalidInputError(
                     "the buffers are full of parts that are not whole",
                     remedy="write records nearer each other, or take a larger pool",
@@ -398,7 +396,7 @@ class WriteCacheService:
 
     def _give_back(self, buffer: Buffer) -> None:
         self._taken.discard(buffer)
-        # A producer may still lay a record into the memory of a buffer.
+        # A producer may still be encoding a record into the memory of this buffer.
         self._pool.give(buffer, keep_memory=buffer is not self._filling)
 
     # The lock is not held from here on.
@@ -462,7 +460,7 @@ class WriteCacheService:
                     self._changed.wait()
                 if self._is_over():
                     return
-            with suppress(BaseException):  # it is kept for all callers
+            with suppress(BaseException):  # `_failure` keeps it for all callers
                 self._write_next()
 
     def _is_over(self) -> bool:

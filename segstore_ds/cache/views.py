@@ -1,8 +1,7 @@
 """Views: bytes that are passed on, sliced and joined without a copy.
 
-A view keeps its underlying memory alive. It is read-only, so a receiver cannot change stored bytes;
-the owner promises not to change what it has passed on. Lengths and positions are plain integers, so
-nothing is limited to 2 GiB. Positions never count from the end: a negative one is an error.
+A view keeps its underlying memory alive. It is read-only, so a receiver cannot change stored bytes,
+and the owner promises not to change them. A negative position is an error.
 
 Source: Pravega's BufferView, ByteArraySegment and CompositeBufferView.
 """
@@ -19,7 +18,7 @@ from segstore_ds.errors import InvalidInputError
 
 
 class BufferView:
-    """Bytes in non-empty pieces, read-only through this interface, flat and immutable."""
+    """Bytes in non-empty pieces; read-only and immutable."""
 
     __slots__ = ("length", "pieces")
 
@@ -36,21 +35,21 @@ class BufferView:
         return b"".join(self.pieces)
 
     def slice(self, start: int, end: int) -> "BufferView":
-        """Return a view of `[start, end)` that shares memory; empty ones are allowed."""
-        place, found = 0, []
+        """Return a view of `[start, end)` that shares memory; the range may be empty."""
+        place, pieces = 0, []
         start, end = _check_range(start, end, self.length)
         for piece in self.pieces:
-            found.append(piece[max(start - place, 0) : max(end - place, 0)])
+            pieces.append(piece[max(start - place, 0) : max(end - place, 0)])
             place += len(piece)
-        return BufferView(filter(len, found))
+        return BufferView(filter(len, pieces))
 
     def __getitem__(self, index: int) -> int:
-        """Return one byte; a negative index is an error, and so is the length."""
+        """Return one byte; negative indexes are an error."""
         (piece,) = self.slice(index, index + 1).pieces
         return piece[0]
 
     def __eq__(self, other: object) -> bool:
-        """Compare by content, wherever the pieces begin."""
+        """Compare by content, however it is cut into pieces."""
         if not isinstance(other, BufferView):
             return NotImplemented
         return self is other or (self.length == other.length and self.copy() == other.copy())
@@ -64,7 +63,7 @@ class BufferView:
 
 
 class ByteArraySegment(BufferView):
-    """The bytes `[start, end)` of what supports the buffer protocol, used without a copy."""
+    """The bytes `[start, end)` of an object with the buffer protocol, not copied."""
 
     __slots__ = ("data",)
 
@@ -77,7 +76,7 @@ class ByteArraySegment(BufferView):
         super().__init__((whole,) if len(whole) else ())
 
     def slice(self, start: int, end: int) -> "ByteArraySegment":
-        """Return a segment of `[start, end)` that shares memory; empty ones are allowed."""
+        """Return a segment of `[start, end)` that shares memory; the range may be empty."""
         start, end = _check_range(start, end, self.length)
         return ByteArraySegment(self.data[start:end])
 
@@ -87,11 +86,11 @@ class ByteArraySegment(BufferView):
 
 
 def join(views: Iterable[BufferView]) -> BufferView:
-    """Return views as one: `EMPTY` for none, the only one itself; nothing is copied."""
-    found = [view for view in views if view.length]
-    if len(found) > 1:
-        return BufferView(piece for view in found for piece in view.pieces)
-    return found[0] if found else EMPTY
+    """Return views as one, without a copy; `EMPTY` if there are no bytes."""
+    filled = [view for view in views if view.length]
+    if len(filled) > 1:
+        return BufferView(piece for view in filled for piece in view.pieces)
+    return filled[0] if filled else EMPTY
 
 
 def as_view(data: Any) -> BufferView:
@@ -100,7 +99,7 @@ def as_view(data: Any) -> BufferView:
 
 
 def _check_range(start: int, end: int | None, length: int) -> tuple[int, int]:
-    """Return `[start, end)`, checked to lie inside `length`; an end of None is `length`."""
+    """Return the range if it lies within `length`; an end of None is `length`."""
     last = length if end is None else operator.index(end)
     if not 0 <= operator.index(start) <= last <= length:
         raise InvalidInputError("range is out of bounds", start=start, end=end, length=length)

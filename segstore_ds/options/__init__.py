@@ -1,1 +1,1 @@
-"""Options: the table of all, quantities as people write them, and checks of arguments."""
+"""Options: their table, quantities as people write them, and checks of arguments."""

@@ -1,4 +1,4 @@
-"""Checks Python arguments at the call that gives them, so that errors name the wrong one."""
+"""Checks of Python arguments, made in the call that gets them, so that errors name them."""
 
 import math
 import operator
@@ -22,18 +22,18 @@ from segstore_ds.options.table import (
 MOST = 2**63 - 1
 
 Progress = Callable[[int, int], None]
-"""Gets how much is done, and of how much: events, or of `maintain` objects. What it raises ends the
-work, which may be repeated as after any failure."""
+"""Gets how much is done, and the total: of events, or for `maintain` of objects. If it raises, the
+work stops as after any failure, and may be repeated."""
 
 
 def unheard(_done: int, _total: int) -> None:
-    """Tell nobody of progress."""
+    """Ignore progress."""
 
 
 def check_whole(name: str, value: Any, *, least: int = 0, optional: bool = False) -> Any:
-    """Return an integer of Python or NumPy as a Python int; None only if `optional`.
+    """Return a Python or NumPy integer as an int, or None if `optional`.
 
-    Other types (bool and float included) and values below `least` or above `MOST` are refused.
+    Refuses other types, also bool and float, and values below `least` or above `MOST`.
     """
     if optional and value is None:
         return None
@@ -49,7 +49,7 @@ def check_whole(name: str, value: Any, *, least: int = 0, optional: bool = False
 
 
 def whole(value: Any) -> int | None:
-    """Return an integer of Python or NumPy as an int; None for anything else, bools included."""
+    """Return a Python or NumPy integer as an int; None for anything else, also for a bool."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -69,13 +69,13 @@ def check_seconds(name: str, value: Any, *, positive: bool = False) -> None:
 
 
 def check_size(name: str, value: Any) -> int | None:
-    """Return a size, of a text as well, in bytes; None stays None."""
+    """Return a size in bytes, given as an integer or a text; None stays None."""
     number = parse_size(value) if isinstance(value, str) else value
     return _quantity(name, value, number, f"give {name} as {SIZES_TAKEN}")
 
 
 def check_duration(name: str, value: Any) -> int | None:
-    """Return a duration, of a text or a timedelta as well, in seconds; None stays None."""
+    """Return a duration in seconds, given as an integer, text or timedelta; None stays None."""
     number: Any = parse_duration(value) if isinstance(value, str) else value
     if isinstance(value, timedelta):
         whole, rest = divmod(value, timedelta(seconds=1))
@@ -84,7 +84,7 @@ def check_duration(name: str, value: Any) -> int | None:
 
 
 def check_timeout(name: str, value: Any) -> float | None:
-    """Return a duration, of seconds with a fraction as well, in seconds; None stays None."""
+    """Return a duration in seconds, which may have a fraction; None stays None."""
     if isinstance(value, float):
         check_seconds(name, value)
         return value
@@ -94,14 +94,14 @@ def check_timeout(name: str, value: Any) -> float | None:
 def _quantity(name: str, given: Any, number: Any, remedy: str) -> int | None:
     if given is None:
         return None
-    found = whole(number)
-    if found is None or not 0 <= found <= MOST:
+    amount = whole(number)
+    if amount is None or not 0 <= amount <= MOST:
         raise InvalidInputError("not a size or a duration in range", remedy=remedy, **{name: given})
-    return found
+    return amount
 
 
 def check_option(name: str, value: Any) -> Any:
-    """Check and return an argument that is an option of the table; `name` is the Python name."""
+    """Return an argument after the check of its option in the table; `name` is the Python name."""
     option = BY_NAME[name.replace("_", "")]
     if value is None and option.default is None:
         return None
@@ -130,11 +130,11 @@ def snake(name: str) -> str:
 
 
 def arguments_of(parsed: Mapping[str, Any], call: str) -> dict[str, Any]:
-    """Return the arguments of a call among parsed options: `OPEN`, `PLAN` or `SPLIT`."""
+    """Return the parsed options that are arguments of a call (`OPEN`, `PLAN` or `SPLIT`)."""
     return {snake(one.name): parsed[one.name] for one in TABLE if one.call == call}
 
 
-# How many small segments make a medium one (a third of the target), and medium ones a big one.
+# How many small segments make a medium one (a third of the target), and medium ones a large one.
 MINOR = (4, 3)
 
 
@@ -145,13 +145,12 @@ class CompactRules:
     mode: str = MERGE  # ``merge``, ``stitch`` or ``split``
     target_rows: int = TARGET_ROWS  # most events of an output
     target_bytes: int = TARGET_BYTES  # most encoded bytes of an output
-    # None takes every run within the targets. ``(small, medium)`` takes only runs whose size is at
-    # least twice their largest input and that have enough inputs: at least `small` of them if the
-    # run stays below a third of the target, else at least `medium`. So an event is rewritten a
-    # logarithmic number of times, however often compaction runs.
+    # None selects every run within the targets. ``(small, medium)`` selects only runs at least
+    # twice as large as their largest input, with at least `small` inputs if the run stays below a
+    # third of the target, else at least `medium`. So an event is rewritten a logarithmic number of
+    # times, however often compaction runs.
     minor: tuple[int, int] | None = None
-    # Most encoded bytes of all inputs together, newest runs first; None for no limit. No run is
-    # larger than that.
+    # Most encoded bytes of all inputs together, newest runs first; None for no limit.
     budget_bytes: int | None = None
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Texts that people write and read: sizes, durations and times, and texts of unknown origin.
+"""Parses sizes, durations and times, and makes texts of unknown origin safe to print.
 
-People write `10g`, `7d`, `2026-11-20T10:00:00Z`. A control character or a mark of direction in
-data, a name or an error could move the cursor, forge a line or reorder what is read, on a terminal,
-in JSON and in HTML. Nothing else decides what is escaped.
+A control character or a bidirectional mark in data, a name or an error could move the cursor, forge
+a line or reorder the text, on a terminal, in JSON and in HTML. Only this module decides what is
+escaped.
 """
 
 import html
@@ -36,7 +36,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def with_unit(size: int) -> str:
-    """Return a number of bytes for people.
+    """Return a number of bytes in the largest unit that fits.
 
     >>> with_unit(999), with_unit(1_000_000), with_unit(25_440_000)
     ('999 B', '1.0 MB', '25.4 MB')
@@ -52,7 +52,7 @@ def with_unit(size: int) -> str:
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes that a text says, or None.
+    """Return the number of bytes in a text, or None if it is not a size.
 
     >>> parse_size("10g"), parse_size(" 64 KiB"), parse_size("7"), parse_size("1.5g")
     (10737418240, 65536, 7, None)
@@ -61,7 +61,7 @@ def parse_size(text: str) -> int | None:
 
 
 def parse_duration(text: str) -> int | None:
-    """Return the seconds that a text says, or None; a number alone is not a duration.
+    """Return the number of seconds in a text, or None; a number without a unit is not a duration.
 
     >>> parse_duration("7d"), parse_duration("36 H"), parse_duration("7")
     (604800, 129600, None)
@@ -73,7 +73,7 @@ _Moment = TypeVar("_Moment", datetime, date, time)
 
 
 def parse_moment(kind: type[_Moment], text: str) -> _Moment:
-    """Return what a text in ISO 8601 says; ValueError also if it is finer than microseconds.
+    """Parse a text in ISO 8601; ValueError also if it is finer than microseconds.
 
     >>> parse_moment(datetime, "2026-11-20T10:00:00.5"), parse_moment(time, "10:00")
     (datetime.datetime(2026, 11, 20, 10, 0, 0, 500000), datetime.time(10, 0))
@@ -84,7 +84,7 @@ def parse_moment(kind: type[_Moment], text: str) -> _Moment:
 
 
 def to_moment(time_us: int) -> datetime:
-    """Return microseconds since 1970 as a time in UTC; the end of time if that is further.
+    """Return microseconds since 1970 as a time in UTC, at most the latest that Python has.
 
     >>> to_moment(1_500_000).isoformat(), to_moment(1 << 62).year
     ('1970-01-01T00:00:01.500000+00:00', 9999)
@@ -103,7 +103,7 @@ def _parse(text: str, units: Mapping[str, int]) -> int | None:
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which control characters, line ends and marks of direction are escaped.
+    r"""Return a text with control characters, line ends and bidirectional marks escaped.
 
     >>> printable("a\x1b[31m\u202e é")
     'a\\x1b[31m\\u202e é'
@@ -112,17 +112,17 @@ def printable(text: str) -> str:
 
 
 def printable_json(value: Any) -> str:
-    r"""Return a value as one line of JSON that means the same and is printable.
+    r"""Return a value as one printable line of JSON.
 
     >>> printable_json({"é": "\x9b\u202e"})
     '{"é": "\\u009b\\u202e"}'
     """
     text = json.dumps(value, ensure_ascii=False)
-    return _escape(text, lambda char: json.dumps(char)[1:-1])  # only texts hold such characters
+    return _escape(text, lambda char: json.dumps(char)[1:-1])  # such characters are within strings
 
 
 def printable_html(text: str) -> str:
-    r"""Return a text for HTML and SVG.
+    r"""Return a text, printable and escaped, for HTML and SVG.
 
     >>> printable_html("<b>\x07")
     '&lt;b&gt;\\x07'
@@ -133,6 +133,6 @@ def printable_html(text: str) -> str:
 def _escape(text: str, escaped: Callable[[str], str]) -> str:
     if text.isprintable():
         return text
-    # Spaces of other widths count as not printable, but they do no harm.
+    # Python counts wider and narrower spaces as not printable, but they do no harm.
     kept = (char.isprintable() or unicodedata.category(char) == "Zs" for char in text)
     return "".join(char if keep else escaped(char) for char, keep in zip(text, kept, strict=True))

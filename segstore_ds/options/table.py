@@ -1,7 +1,6 @@
 """The table of options: name, type, scopes and default of each, and how values are parsed.
 
 Names are case-insensitive. A value is text, as Spark passes it, or already of the option's type.
-Errors say how to correct it.
 """
 
 import json
@@ -14,11 +13,11 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.quantities import parse_duration, parse_size
 
 READ, WRITE = "read", "write"
-NOTES = "__segstore"  # internal: what a helper tells the source beside the user's options
+NOTES = "__segstore"  # internal: what our Spark functions pass to the source beside the options
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
-HYBRID = "hybrid scan"  # what Spark reads itself does what the option asks for, too
-MANY = "read of many streams"  # of a folder: those of a read that have a meaning there
-PYTHON = "call from Python"  # an argument alone: what Spark's jobs do needs no other value
+HYBRID = "hybrid scan"  # the option also holds for Parquet that Spark reads itself
+MANY = "read of many streams"  # the option also holds for a read of a folder of streams
+PYTHON = "call from Python"  # an argument of Python only; Spark's jobs use the default
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")
 TableFormat = Literal["delta", "iceberg"]  # On disk, in the property `publish`.
@@ -36,7 +35,7 @@ _METADATA = (
 TARGET_ROWS = 1 << 24
 TARGET_BYTES = 128 << 20
 
-# Limits at which an appender flushes on its own.
+# Limits at which an appender flushes by itself.
 FLUSH_BYTES = 64 << 20
 FLUSH_ROWS = 1_000_000
 FLUSH_SECONDS = 10.0
@@ -46,7 +45,7 @@ _BATCH, _READS = (READ, HYBRID), (READ, HYBRID, STREAM_READ)
 _WRITES = (WRITE, STREAM_WRITE)
 _MANY = (*_READS, MANY)
 _ALL = (*_MANY, *_WRITES)
-# The call of a `Snapshot` that an option of a read is an argument of, by its name in Python.
+# Which call of a `Snapshot` takes an option of a read, under the option's Python name.
 OPEN, PLAN, SPLIT = "open", "plan", "split"
 
 
@@ -54,7 +53,7 @@ OPEN, PLAN, SPLIT = "open", "plan", "split"
 class Option:
     """One row of the table; docs/options.md says what it means, and who needs another value.
 
-    A size or a codec that nobody can choose better than the default is a constant, not an option.
+    A value that no user can choose better than the default is a constant, not an option.
     """
 
     name: str  # the name that users write
@@ -66,7 +65,7 @@ class Option:
     default: Any = None  # the value if the option is not given; None if absence has its own meaning
     least: int = 0  # smallest number allowed
     choices: tuple[str, ...] = ()  # allowed words of a ``choice``
-    call: str = ""  # what takes it in a read of events: `OPEN`, `PLAN` or `SPLIT`
+    call: str = ""  # the call that takes it in a read of events: `OPEN`, `PLAN` or `SPLIT`
 
 
 TABLE: tuple[Option, ...] = (
@@ -126,7 +125,7 @@ TABLE: tuple[Option, ...] = (
     Option("seal", "bool", (WRITE,), default=False),
 )
 
-# What users of other systems try: names of options, in small letters, each with ours.
+# Options of other systems, in lower case, after the option of ours that does the same.
 _PEERS = """
 startCut: startingoffsets startingversion startingtimestamp startingoffsetsbytimestamp
 startCut: start_stream_cut streamfromtimestamp stream-from-timestamp scan.snapshot-id
@@ -153,7 +152,7 @@ compact: autooptimize autocompact delta.autooptimize.autocompact auto-compaction
 Stream.compact(target_bytes=...): compaction.target-file-size
 Stream.compact(target_bytes=...): rewrite-target-file-size-bytes
 """
-# Of these there is no such option, but something else that does what users want.
+# Options of other systems that have none here, each with what to do instead.
 _FEED = "a stream is its own feed of changes: read it from startCut to endCut, or as readStream"
 FOREIGN: Mapping[str, str] = {
     "readchangefeed": _FEED,
@@ -172,7 +171,7 @@ PEERS: Mapping[str, str] = {
 _WHOLE = re.compile(r"\s*[0-9]+\s*")
 
 BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}
-# Keys that Spark itself adds to a source's options, and our internal one.
+# Keys that Spark itself adds to a source's options, and `NOTES`.
 _SPARKS_OWN = frozenset(
     {"paths", "checkpointlocation", "queryname", "location", "provider", "owner", "comment"}
     | {"external", "collation", "serialization.format", "is_managed_location"}
@@ -181,7 +180,7 @@ _SPARKS_OWN = frozenset(
 
 
 def default(name: str) -> Any:
-    """Return an option's default."""
+    """Return the default of an option."""
     return BY_NAME[name.lower()].default
 
 
@@ -191,8 +190,8 @@ def parse_options(given: Mapping[str, Any], scope: str, *others: str) -> dict[st
     Names in `given` may have any case; Spark's own keys are ignored. `scope` is `READ`, `WRITE`,
     `STREAM_READ` or `STREAM_WRITE`. `others` are further allowed scopes, for a caller that does not
     know yet which one applies. The result has a value for every option of the scopes, under its
-    name in the table. The errors name the nearest known option, the scope where an option belongs,
-    or our name for another system's option.
+    name in the table. Errors name the nearest known option, the scope of an option, or our name for
+    another system's option.
     """
     scopes = {scope, *others}
     parsed = {option.name: option.default for option in TABLE if scopes & {*option.scopes}}
@@ -215,14 +214,14 @@ def parse_options(given: Mapping[str, Any], scope: str, *others: str) -> dict[st
 
 
 def refuse_others(given: Mapping[str, Any], scope: str, fact: str, remedy: str) -> None:
-    """Raise InvalidInputError if known options are given that are not allowed in a scope."""
+    """Raise InvalidInputError if options of other scopes are given."""
     known = [BY_NAME.get(name.lower()) for name in given]
     if others := [one.name for one in known if one and scope not in one.scopes]:
         raise InvalidInputError(fact, remedy=remedy, options=others)
 
 
 def parse_value(option: Option, value: Any) -> Any:
-    """Return one option's value typed, or raise InvalidInputError if it is not valid."""
+    """Return the typed value of an option, or raise InvalidInputError."""
     match option.kind:
         case "bool":
             return _boolean(option, value)
