@@ -155,6 +155,23 @@ def test_new_columns_reach_the_dead_letters():
     assert pool.dead("n", "extra") == [{"n": 10, "extra": 7}, {"n": 11, "extra": 8}]
 
 
+def test_renewing_without_a_batch_passes_no_event():
+    """A member with nothing in its hands is given another range by that, and reads it."""
+    pool = Pool(max_rows=1)
+    first = pool.join("a")
+    assert poll(first) == [0]
+    second = pool.join("b")
+    assert poll(first) == [1]  # of a range that ends there now
+    wait(pool.storage, 2)
+    second._member.take(20)
+    second._go_on()
+    assert second.offset == 2
+    first.close()
+    second.renew()
+    assert pool.record.members["b"].start == 1
+    assert sorted(rest(second)) == list(range(1, 20))
+
+
 @pytest.mark.parametrize("call", ["give_back", "reject"])
 def test_there_must_be_a_batch(call):
     pool = Pool()

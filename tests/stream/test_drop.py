@@ -93,6 +93,17 @@ def test_handles_and_jobs_of_a_dropped_stream_fail():
     assert left(storage)
 
 
+def test_handle_that_saw_the_drop_commits_nothing():
+    """Nor does one that did not look for it."""
+    stream, storage = make_stream(1)
+    run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
+    before = left(storage)
+    for asked in (stream.refresh, lambda: stream.append(numbers(0, 1)), stream.seal):
+        with pytest.raises(NotFoundError):
+            asked()
+    assert left(storage) == before
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_stream_with_lists_of_parts_is_dropped(damaged, monkeypatch):
     """However long it has become, and though a list can't be read any more."""

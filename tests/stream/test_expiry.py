@@ -279,6 +279,20 @@ def test_time_column_can_t_be_one_that_expires() -> None:
     stream.settings.update(time_column="ts", expiry=None)
 
 
+def test_rules_that_can_t_be_read_keep_no_other_round_from_its_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, storage = make_stream(0)
+    monkeypatch.setattr("segstore_ds.stream.namespaces.build_expiry", lambda _: "oops")
+    stream.settings.update(expiry={"s": "1d"}, upkeep=segstore.UpkeepPolicy())
+    for n in range(3):
+        wait(storage, DAY)
+        stream.append(numbers(n, n + 1))
+    assert "expiry failed" in caplog.text
+    assert "upkeep failed" not in caplog.text
+    assert "upkeep" in stream.history().read_all()["operation"].to_pylist()
+
+
 def test_damaged_segment_stops_expiry_and_not_the_rest_of_maintain() -> None:
     stream, storage = make_stream(0)
     stream.append(numbers(0, 5), layout=STAGED)
@@ -353,3 +367,16 @@ def test_old_values_leave_tables_that_are_published_by_hand(table: str) -> None:
     assert not [*holders(stream.url)]
     assert stream.published[table].lag == 0
     stream.verify().check()
+
+
+def test_values_of_nanoseconds_expire_when_the_clock_is_past_their_years() -> None:
+    """No column of nanoseconds holds a moment after 2262; all before it are due."""
+    clock = VirtualTime(1, now_us=9_300_000_000_000_000)  # in 2264
+    storage = TimedStorage(open_storage(fresh_url()), clock)
+    schema = pa.schema([("at", pa.timestamp("ns", "UTC")), ("s", pa.string())])
+    stream = create_on(storage, schema, time_column="at", clock=clock.clock)
+    stream.settings.update(expiry={"s": "5d"})
+    stream.append(pa.table([pa.array([10**18], schema.field(0).type), ["0"]], schema))
+    stream.maintain()
+    assert texts(stream) == [None]
+    assert stream.retain(max_event_age="5d", dry_run=True).head == 1

@@ -138,6 +138,15 @@ class Flaky(WrappedStorage):
         return work()
 
 
+def _without(number):
+    """Return a sealed stream of three segments, and its storage, which can't read one of them."""
+    stream, storage = make_stream(3)
+    stream.seal()
+    flaky = Flaky(storage)
+    flaky.lost = f"segments/{stream._log.root.entries[number].path}"
+    return open_on(flaky, clock=stream._log.clock), flaky
+
+
 @pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize(("name", "filters"), [(None, None), ("billing", [["n", "!=", 12]])])
 def test_events_that_an_error_kept_back_come_next(name, filters):
@@ -157,6 +166,19 @@ def test_events_that_an_error_kept_back_come_next(name, filters):
     assert rest == [n for n in range(10, 30) if filters is None or n != 12]
     assert follow.offset == 30
     assert name is None or stream.readers.register(name).offset == 30
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_async_loop_goes_on_after_an_error():
+    async def run():
+        stream, storage = _without(0)
+        follow = stream.afollow(start=0)
+        with pytest.raises(StorageError, match="no answer"):
+            await anext(follow)
+        storage.lost = "none"
+        return [batch["n"].to_pylist()[0] async for batch in follow]
+
+    assert asyncio.run(run()) == [0, 10, 20]
 
 
 def test_a_loop_goes_on_in_no_other_generation():

@@ -80,6 +80,29 @@ def test_a_new_member_goes_on_where_keys_were_done():
     )
 
 
+def test_keys_that_came_free_are_read_from_where_they_are_done():
+    """A member takes over a key whose events it has passed without a record of that."""
+    stream, storage = make(0)
+    first, second = join(stream, "a"), join(stream, "b", max_rows=1)
+    for _ in range(LEASE_S):
+        drain(first, second)
+    holders = record(stream).by_key.holders
+    keys = bucket_of(events(0, KEYS).to_batches()[0], ["s"], BUCKETS)
+    own, other = (next(n for n in range(KEYS) if holders[keys[n]] == name) for name in "ab")
+    wait(storage, 2)
+    stream.append(events(own, own + 1))
+    assert poll(first) == [own]
+    for _ in range(3):
+        stream.append(events(other, other + 1))
+    wait(storage, 0.7)  # it looks at what others do once a second
+    assert poll(first) is None
+    assert poll(second) == poll(second) == [other]
+    second.close()
+    wait(storage, 0.5)
+    (rest,) = drain(first, step_s=0.1)
+    assert rest == [other] * 2
+
+
 @pytest.mark.parametrize("columns", [None, ["n"], ["s", "n"]])
 def test_columns_and_filters_are_those_asked_for(columns):
     stream, _storage = make()

@@ -359,6 +359,16 @@ def outdated(pair):
     return writer
 
 
+def test_follower_that_is_one_behind_is_brought_up_without_a_list(pair):
+    """As one is whose commit another writer is still shipping."""
+    writer = outdated(pair)
+    open_storage(pair.follower).delete(f"log/{pair.stream.version:020d}")
+    with pair.world.noted() as calls:
+        writer.append(numbers(4, 5))
+    assert ("list", "log") not in {call[1:] for call in calls}
+    assert content(pair.follower) == content(pair.primary)
+
+
 def test_writer_with_an_outdated_memory_replaces_no_lost_commit(pair):
     """The follower has the newest commit, which was acknowledged and which the primary lost."""
     writer = outdated(pair)

@@ -244,3 +244,18 @@ def test_promoted_follower_gives_no_commits_back(followed: Pair) -> None:
         repair(pair, pair.primary, replica=pair.follower)
     assert pick(storage, "segments")
     assert not [info for info in storage.list("log") if "_latest" not in info.path]
+
+
+def test_promoted_follower_that_does_not_answer_once_is_not_removed(followed: Pair) -> None:
+    """One failed request would have made both folders primaries."""
+    pair = followed
+    taken = pair.reopen(pair.follower)
+    taken.followers.promote()
+    pair.world.lost.add(pair.follower)
+    with pytest.raises(StorageError, match="can't be asked"):
+        pair.stream.followers.remove(pair.follower)
+    pair.world.lost.clear()
+    with pytest.raises(FencedError, match="allow_promoted=True"):
+        pair.stream.followers.remove(pair.follower)
+    with pytest.raises(FencedError):
+        pair.stream.append(numbers(6, 7))

@@ -1,5 +1,6 @@
 """What is done to a stream with followers: afterwards they are the same folder."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,6 +14,8 @@ from segstore_ds.errors import (
     StorageError,
     UnderReplicatedError,
 )
+from segstore_ds.format.operation import Operation
+from segstore_ds.log.commit import Change
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.rescue import repair as repair_on
@@ -289,6 +292,28 @@ def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypat
     assert root.lists
     assert root.history_lists
     assert found(pair.reopen(pair.follower)) == list(range(480))
+
+
+def test_merged_history_is_not_hidden_in_a_list(pair, monkeypatch):
+    """A commit after a lost race leaves more parts than a root may have: a merge moves none."""
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 1)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.fan_in", 100)
+    pair.stream.followers.add(pair.follower)
+    for n in range(8):
+        pair.stream.append(numbers(n, n + 1))
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 2)
+    log = pair.stream._context.log
+
+    def build(root, slot):
+        oldest = tuple(part.path for part in root.history_parts[:3])
+        merged = log.history.merge(root, oldest, slot)
+        return Change(replace(merged, operation=Operation.MERGE))
+
+    log.commit(build)
+    assert content(pair.follower) == content(pair.primary)
+    pair.stream.append(numbers(8, 9))
+    assert pair.stream._log.root.history_lists
+    assert content(pair.follower) == content(pair.primary)
 
 
 @pytest.mark.parametrize("harm", ["nothing", "cut", "damaged at its end"])

@@ -3,6 +3,8 @@
 Objects are searched as they are stored and decoded by what FORMAT.md says, with pyarrow alone.
 """
 
+import datetime as dt
+
 import pyarrow as pa
 import pytest
 from erasure_kit import NEEDLE, holders
@@ -187,3 +189,30 @@ def test_sources_of_copies_are_named() -> None:
     report = _redact(copy)
     assert [text for text in report.beyond if stream._log.root.stream_id in text and "'c'" in text]
     assert any("once replicated to" in text for text in report.beyond)
+
+
+def test_a_nightly_rule_forgets_what_comes_of_age() -> None:
+    """E-mail is redacted after 10 days; a grace later, no byte of it is left."""
+    time, place = VirtualTime(5), fresh_url()
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("email", pa.string())])
+    storage = TimedStorage(open_storage(place), time)
+    stream = create_on(storage, schema, clock=time.clock, upkeep=None, time_column="ts")
+    redacted = []
+    for day in range(25):
+        now = dt.datetime.fromtimestamp(time.now_us / 1e6, dt.UTC)
+        hours = [now + dt.timedelta(hours=hour) for hour in (1, 13)]
+        texts = [f"mail-{day}-{hour}@a.org" for hour in (1, 13)]
+        stream.append(pa.table([hours, texts], schema), layout=LAYOUTS[day % 4])
+        time.advance(DAY)
+        now = dt.datetime.fromtimestamp(time.now_us / 1e6, dt.UTC)
+        before = (now - dt.timedelta(days=10)).isoformat()
+        filters = [["ts", "<", before]]
+        redacted.append(stream.redact(filters, columns=["email"], reason="10 days", forget=True))
+    assert [done.rows for done in redacted] == [0] * 10 + [2] * 15
+    assert [done.segments for done in redacted] == [0] * 10 + [1] * 15
+    kept = stream.read().read_all()["email"].to_pylist()
+    assert [text is None for text in kept] == [True] * 30 + [False] * 20
+    assert holders(place, "mail-13-1@")
+    for day in range(7):
+        assert holders(place, f"mail-{day}-") == []
+    stream.verify().check()

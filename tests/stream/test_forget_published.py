@@ -1,16 +1,22 @@
 """Forgetting takes published tables along: metadata, checkpoints, snapshots, files of their own."""
 
 import json
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 from erasure_kit import NEEDLE, holders
+from faults import Crash, Fault, FaultStorage
 from publish_kit import DELTA, ICEBERG, TABLES, Table
-from stream_kit import DAY, HOUR, make_stream, wait
-from virtual_time import TimedStorage
+from stream_kit import DAY, HOUR, fresh_url, make_stream, wait
+from virtual_time import TimedStorage, VirtualTime
 
+from segstore_ds.errors import StorageError
 from segstore_ds.publish import iceberg, life, paths
 from segstore_ds.redact.plan import Forgotten
+from segstore_ds.storage import open_storage
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
@@ -161,3 +167,36 @@ def test_old_iceberg_snapshots_are_named_no_more() -> None:
     version = found.version
     _forget(stream)
     assert iceberg.newest(storage).version == version
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+@pytest.mark.parametrize("kind", ["fail", "crash"])
+def test_cleaning_tables_goes_on_after_a_fault_at_every_call(kind: str, table: Table) -> None:
+    """Whichever call of forgetting fails, later ones end it, and the table is whole."""
+    for number in range(1 + (kind == "crash"), 1000, 9):
+        time = VirtualTime(number)
+        inner = TimedStorage(open_storage(fresh_url()), time)
+        storage = FaultStorage(inner)
+        stream = create_on(storage, SCHEMA, clock=time.clock, upkeep=None)
+        for start in (0, ROWS):
+            stream.append(_events(start), layout=SETTLED)
+            stream.truncate(stream.head + 1)
+            table.publish(stream)
+            time.advance(60)
+        storage.fault = Fault(len(storage.calls) + number, kind, "after")
+        with suppress(Crash, StorageError):
+            _forget(stream)
+        struck, storage.fault = storage.struck, None
+        again = open_on(inner, clock=time.clock)
+        reports = []
+        for _ in range(3):
+            reports.append(_forget(again))
+            time.advance(8 * DAY)
+        assert reports[-1].done, number
+        assert holders(again.url) == [], number
+        assert table.shown(inner)[1] == again.read().read_all().to_pylist()
+        if not struck:
+            assert number > 40
+            return
+    pytest.fail("forgetting never succeeds")

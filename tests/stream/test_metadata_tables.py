@@ -243,3 +243,21 @@ def test_showing_rows_takes_none_from_who_reads():
     assert shown.count("<tr>") == 51
     assert shown.endswith("<p>...</p>")
     assert "version" in repr(stream.history())
+
+
+def test_readers_are_a_list_and_a_table():
+    stream, _ = make_stream(3)
+    stream.readers.register("billing", start=5, owner="<i>")
+    (found,) = stream.readers
+    assert (found.name, found.record.offset) == ("billing", 5)
+    assert list(stream.readers) == [found]
+    shown = stream.readers._repr_html_()
+    assert "billing" in shown
+    assert "&lt;i&gt;" in shown
+
+
+def test_an_unknown_table_is_refused_at_once():
+    stream, _ = make_stream(0)
+    with pytest.raises(InvalidInputError, match="no such metadata table"):
+        stream.metadata("nothing")
+    assert not hasattr(stream.history(), "_nothing")

@@ -29,9 +29,12 @@ def test_sizes_are_those_of_info(stream):
     for size in (5, 1, 7):
         stream.append(rows(size), layout=STAGED)
     stream.truncate(6)
+    stream.tags.set("a")
     found, info = stream.metrics(), stream.info()
     assert (info["events"], info["head"], info["tail"]) == (7, 6, 13)
     assert (info["segments"], info["version"]) == (1, stream.version)
+    assert info["bytes"] == sum(entry.bytes for entry in stream._log.root.entries)
+    assert (info["retired"], info["tags"]) == (2, 1)
     same = ("version", "generation", "head", "tail", "events", "sealed", "segments", "bytes")
     assert {name: getattr(found, name) for name in same} == {name: info[name] for name in same}
     assert (found.versions, found.retired) == (info["versions"], info["retired"])

@@ -54,6 +54,16 @@ def test_a_reader_that_gave_its_last_events_has_no_threads(stream: segstore.Stre
         reader.read_next_batch()
 
 
+def test_close_of_a_reader_is_of_pyarrow_and_does_nothing(stream: segstore.Stream) -> None:
+    """So says the docstring of `read`; if this fails, pyarrow has learnt it: say so there."""
+    reader = stream.read()
+    with reader:
+        reader.read_next_batch()
+    assert threads()
+    assert reader.read_next_batch().num_rows == 10
+    del reader
+
+
 def test_a_reader_behind_arrows_interface_can_be_closed(stream: segstore.Stream) -> None:
     """Errors are then Arrow's own."""
     with pa.RecordBatchReader.from_stream(stream.read()) as reader:

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from stream_kit import DAY, HOUR, SCHEMA, Meddling, make_stream, objects, values, wait
+from stream_kit import DAY, HOUR, SCHEMA, Meddling, make_stream, numbers, objects, values, wait
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -17,7 +17,7 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.reader_record import ReaderRecord, encode_record
+from segstore_ds.format.reader_record import ReaderRecord, decode_record, encode_record
 from segstore_ds.log.newest import CONFIRM_S
 from segstore_ds.read.reader_records import live_readers
 from segstore_ds.retention.drop import run_drop
@@ -356,6 +356,18 @@ def test_record_belongs_to_its_name_and_number(damage):
     assert other.readers.register("slow", start=0).offset == 0
 
 
+def test_deleted_newest_record_is_noticed_on_disk(tmp_path):
+    """The note that proves it lies in a folder of its own."""
+    stream = create_on(tmp_path / "s", SCHEMA)
+    stream.append(numbers(0, 10))
+    stream.readers.register("etl").publish(5)
+    max(tmp_path.glob("s/readers/etl/*")).unlink()
+    (problem,) = open_on(tmp_path / "s").verify().problems
+    assert problem.where == "readers/etl"
+    with pytest.raises(MissingObjectError, match="records of a reader are gone"):
+        stream.readers.register("etl")
+
+
 def test_late_note_of_a_readers_newest_record_is_no_alarm():
     """The note is written after the record, so it may be older, missing or another stream's."""
     stream, storage = make_stream(1)
@@ -378,6 +390,14 @@ def test_record_of_a_later_version_is_not_released_by_this_one():
     spoil(storage, encode_envelope(record.replace(b'"format":1', b'"format":3')))
     with pytest.raises(UnsupportedVersionError):
         stream.readers.release("etl")
+
+
+@pytest.mark.parametrize("wrong", [b'"x"', b"[1]", b"-1", b"true", b"1.5"])
+def test_record_with_a_wrong_version_is_corrupt(wrong):
+    """A version that is not a number is damage, whatever else the record holds."""
+    record = encode_record(ReaderRecord("s", 1, 2, "o", 3))
+    with pytest.raises(CorruptionError, match="field='version'"):
+        decode_record(record.replace(b'"version":0', b'"version":' + wrong), "x")
 
 
 @pytest.mark.parametrize("name", ["", "_x", "a/b", "..", "x" * 101])
@@ -423,6 +443,21 @@ def test_handle_of_a_dropped_stream_leaves_no_record_in_a_new_one(call, again, s
         assert fresh.verify().ok
 
 
+def test_record_that_was_put_long_after_the_stream_was_dropped_is_deleted_again():
+    stream, storage = make_stream(1)
+
+    def remake():
+        run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
+        create_on(storage, SCHEMA, clock=stream._log.clock).readers.register("etl")
+        wait(storage, 60)
+
+    slow = Meddling(storage, f"create readers/etl/{1:020}", remake)
+    reader = open_on(slow, clock=stream._log.clock).readers.register("etl")
+    with pytest.raises(NotFoundError, match="another one was created"):
+        reader.publish(5)
+    assert open_on(storage, clock=stream._log.clock).verify().ok
+
+
 @pytest.mark.parametrize("start", [None, "head"])
 @pytest.mark.parametrize("member", [None, "w1"])
 def test_new_reader_begins_at_a_head_that_moves_meanwhile(member, start):
@@ -449,3 +484,15 @@ def test_known_reader_goes_back_to_a_head_that_moves_meanwhile(ask):
     else:
         own.readers.reset("billing", "head")
     assert (moving.met, held(stream), stream.refresh().head) == (True, {"billing": 20}, 20)
+
+
+def test_record_that_others_deleted_meanwhile_is_written():
+    """A reader that slept right behind its record purges nothing, and has published it."""
+    stream, storage = make_stream(1)
+    name = f"readers/etl/{15:020}"
+    slow = Meddling(storage, f"info {name}", lambda: storage.delete(name))
+    reader = open_on(slow, clock=stream._log.clock).readers.register("etl")
+    wait(storage, 10)
+    for _ in range(15):
+        reader.publish(7)
+    assert (slow.met, reader.offset) == (True, 7)

@@ -125,6 +125,21 @@ def test_a_redaction_is_left_behind_only_on_request() -> None:
     again.verify().check()
 
 
+def test_losing_other_commits_needs_no_such_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a redaction wrote is listed, or was retired by a compaction since."""
+    for target, value in TIGHT.items():
+        monkeypatch.setattr(target, value)
+    stream, storage = make_stream(0)
+    _fill(stream)
+    _redact(stream)
+    stream.compact(end=40)
+    before = stream.version
+    stream.append(numbers(80, 85))
+    _damage(storage, range(before + 1, stream.version + 1))
+    assert repair_on(storage, allow_loss=True, clock=stream._context.clock).lost
+    assert _texts(open_on(storage, clock=stream._context.clock)) == _expected()
+
+
 @pytest.mark.parametrize("commits", [1, 2])
 def test_a_half_done_redaction_survives_a_repair(
     commits: int, monkeypatch: pytest.MonkeyPatch

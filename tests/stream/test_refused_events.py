@@ -216,6 +216,20 @@ def test_batch_that_the_stream_would_refuse_sends_no_letters():
     assert pair.dead() == []
 
 
+def test_query_with_the_checkpoint_of_another_sends_no_letters():
+    pair = Pair()
+    stream = pair.open()
+
+    def commit(owner):
+        job = stream.plan_write(SCHEMA, writer=WriterKey(owner, 0, owner, claim="checkpoint:c"))
+        stream.commit(job, [job.open_task(0, "a").stage(mixed(0).to_batches())])
+
+    commit("first")
+    with pytest.raises(WriterConflictError, match="checkpoint belongs to another"):
+        commit("second")
+    assert pair.dead() == [-2, 3]
+
+
 def test_rules_that_change_between_two_tries_lose_no_event():
     """What both refuse is sent twice: nobody knows which rules the first try went by."""
     pair = Pair()

@@ -108,6 +108,25 @@ def test_a_member_that_slept_is_fenced_when_it_commits():
     assert stream.position("reader:billing").offset == 60
 
 
+def test_of_two_members_that_slept_the_second_is_fenced_too():
+    """The first creates a record anew that was deleted: that is not the base of the second."""
+    stream, storage = make_stream(20)
+    awake, first, second = (join(stream, name) for name in ("w1", "w2", "w3"))
+    for follow in (awake, awake, first, second):
+        wait(storage, 2)
+        assert poll(follow)
+    for _ in range(2 * LEASE_S):  # until the records that they have seen are deleted
+        wait(storage, 1)
+        awake.renew()
+        poll(awake)
+    done = record(stream)
+    assert f"readers/billing/{second.reader._seen.number:020}" not in objects(storage)
+    for slept in (first, second):
+        with pytest.raises(LeaseLostError):
+            poll(slept)
+    assert record(stream) == done
+
+
 def test_a_member_that_leaves_gives_its_range_back_at_once():
     stream, _ = make_stream(4)
     with join(stream, "w1") as leaving:

@@ -4,6 +4,7 @@ import datetime as dt
 import threading
 import uuid
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from stream_kit import (
@@ -14,14 +15,17 @@ from stream_kit import (
     Meddling,
     numbers,
     objects,
+    snapshot,
     values,
 )
 from virtual_time import TimedStorage, VirtualTime
 
+import segstore_ds as segstore
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.policies import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import Clock
+from segstore_ds.read.scan import run_task
 from segstore_ds.retention import upkeep
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -98,6 +102,35 @@ def test_dropped_objects_go_a_week_later() -> None:
         item.time_us > stream._log.root.time_us - (WEEK + DAY) * 1e6
         for item in stream._log.root.retired
     )
+
+
+@pytest.mark.parametrize(
+    "head", [5, *(pytest.param(head, marks=pytest.mark.slow) for head in (4, 6, 9))]
+)
+def test_live_segments_of_a_part_that_was_cut_stay(
+    head: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part that spans the head is written again: only what lies below the head goes."""
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 3)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 2)
+    stream, storage = make()
+    grow(stream, storage, 12, HOUR)
+    assert stream._log.root.parts[0].count >= 4
+    first = sorted(objects(storage, "segments"))
+    stream.truncate(head)
+    grow(stream, storage, 12, 6 * HOUR)
+    reading = snapshot(stream).plan()
+    tasks = snapshot(stream).tasks(reading)
+    stream.compact(head + 1, head + 3)
+    grow(stream, storage, 20, 6 * HOUR)
+    assert not set(first[:head]) & objects(storage)
+    batches = [batch for task in tasks for batch in run_task(reading, task)]
+    assert [n for batch in batches for n in batch["n"].to_pylist()] == list(range(head, 24))
+    grow(stream, storage, 16, 6 * HOUR)
+    assert values(stream) == list(range(head, stream.tail))
+    stream.verify().check()
+    left = set(first) & objects(storage, "segments")
+    assert left == {*first[head:]} - {*first[head + 1 : head + 3]}
 
 
 class Counting(TimedStorage):
@@ -207,3 +240,10 @@ def test_info_says_what_holds_storage_and_until_when() -> None:
     assert info["upkeep_time"] is not None
     stream.settings.update(upkeep=None)
     assert stream.info()["upkeep"] == "off"
+
+
+def test_what_is_no_policy_is_refused_at_once(tmp_path: Path) -> None:
+    """A stream is not created with it."""
+    with pytest.raises(InvalidInputError, match="not an upkeep policy"):
+        segstore.create(tmp_path / "s", SCHEMA, upkeep="1d")
+    assert not segstore.exists(tmp_path / "s")
