@@ -221,6 +221,43 @@ def test_events_stay_readable_after_a_failed_flush(stream, monkeypatch):
     assert [info.path for info in stream._log.storage.list("segments")] == []
 
 
+class _FailsLater(WrappedStorage):
+    """Fails the n-th call of a verb on segments, and every one after it."""
+
+    verb, left = "", 0
+
+    def around(self, verb, path, work):
+        if verb == self.verb and path.startswith("segments/"):
+            self.left -= 1
+            if self.left < 0:
+                raise StorageError("no answer", url=self.url)
+        return work()
+
+
+@pytest.mark.parametrize("verb", ["open_staged", "write", "commit"])
+@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("as_table", [False, True])
+def test_failed_writes_hide_no_events_from_the_appender(verb, place, as_table):
+    """Wherever the storage fails: what was taken is read back, to be appended again."""
+    storage = _FailsLater(open_storage(fresh_url()))
+    stream = create_on(storage, SCHEMA)
+    appender = stream.appender(layout=small(segment_bytes=120_000), flush_seconds=None)
+    storage.verb, storage.left = verb, place
+    taken = 0
+
+    def append_and_flush():
+        nonlocal taken
+        while taken < 1000:
+            appender.append(table(*range(taken, taken + 60)) if as_table else event(taken))
+            taken += 60 if as_table else 1
+        appender.flush()
+
+    with pytest.raises(StorageError, match="no answer"):
+        append_and_flush()
+    assert numbers(appender.read(0, taken)) == list(range(taken))
+    appender.close()
+
+
 class _Gated(WrappedStorage):
     """Lets no call of a verb pass until the gate is open."""
 
@@ -278,6 +315,41 @@ def test_a_flush_raises_in_time_while_another_append_hangs():
             assert hanging.result(300) == 1
         until(lambda: appender.flushed_place == 600)
     assert numbers(stream.refresh().read()) == list(range(600))
+
+
+def test_a_flush_with_a_timeout_raises_what_the_commit_raised(stream, monkeypatch):
+    appender = stream.appender(flush_seconds=None)
+    assert appender.flush(timeout=0) is None
+    appender.append(event(0))
+    monkeypatch.setattr(StreamLog, "commit", _timed_out)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="timed out"):
+            appender.flush(timeout=300)
+    assert numbers(appender.read(0)) == [0]
+    appender.close()
+    with pytest.raises(ClosedError):
+        appender.flush(timeout=300)
+
+
+def test_close_wakes_a_flush_with_a_timeout():
+    """Its events are in the group after the one in flight, so they are dropped."""
+    storage, stream = gated("create")
+    appender = stream.appender(flush_seconds=None)
+    appender.append(event(0))
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(appender.flush)
+        assert storage.arrived.wait(300)
+        appender.append(event(1))
+        group = appender._open
+        second = threads.submit(appender.flush, timeout=300)
+        until(lambda: group.due_s is not None)
+        closing = threads.submit(appender.close)
+        with pytest.raises(ClosedError):
+            second.result(300)
+        storage.gate.set()
+        closing.result(300)
+        assert first.result(300).end == 1
+    assert numbers(stream.refresh().read()) == [0]
 
 
 def _timed_out(*_args, **_knobs):
@@ -351,3 +423,16 @@ def test_a_column_added_by_others_is_null_with_merge_schema(stream):
         appender.append(event(1))
         assert appender.read(0).read_all()["more"].to_pylist() == [None, None]
     assert stream.read().read_all()["more"].to_pylist() == [1.5, None, None]
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_counters_count_the_smallest_flush_too(stream):
+    with stream.appender(flush_seconds=None) as appender:
+        for flushes in (1, 2):
+            appender.append(event(0))
+            appender.flush()
+            counters = appender.counters
+            assert (counters.channel_writes, counters.channel_bytes) == (
+                flushes,
+                sum(entry.bytes for entry in stream.refresh()._log.root.entries),
+            )

@@ -1,6 +1,7 @@
 """Clones: three commits, nothing copied, and neither stream ever takes anything from the other."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +27,7 @@ from stream_kit import (
     wait,
 )
 from virtual_time import TimedStorage
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from segstore_ds.copy.clone import run_clone, run_materialize
@@ -34,6 +36,7 @@ from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
     ConflictError,
+    FormatError,
     InvalidInputError,
     MissingObjectError,
     NotFoundError,
@@ -154,6 +157,45 @@ def test_clone_deletes_nothing_of_its_origin() -> None:
     assert values(stream) == list(range(50))
     assert values(clone)[:20] == list(range(30, 50))
     clone.verify().check()
+
+
+class _Flipping(WrappedStorage):
+    """Gives a wrong bit in the n-th read of each status object, once `nth` is set."""
+
+    nth = 0
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.reads = Counter[str]()
+
+    def around(self, verb, path, work):  # noqa: ARG002
+        done = work()
+        if not self.nth or not isinstance(done, bytes) or not path.startswith("status/"):
+            return done
+        self.reads[path] += 1
+        if self.reads[path] == self.nth and len(done) > 20:
+            return done[:-20] + bytes([done[-20] ^ 1]) + done[-19:]
+        return done
+
+
+@pytest.mark.usefixtures("no_inline")
+@pytest.mark.parametrize("nth", [1, 2])
+def test_wrong_bit_in_a_read_is_not_stored_by_materialize(
+    nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The origin may be dropped afterwards."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, _ = make_stream(7)
+    storage = _Flipping(_clone(stream)._log.storage)
+    clone = open_on(storage, clock=stream._log.clock)
+    storage.nth = nth
+    for _ in range(20):
+        with suppress(FormatError):
+            clone.materialize()
+            break
+    assert storage.reads
+    segstore.drop(stream.url, confirm=stream.url)
+    assert open_on(open_storage(clone.url)).verify().check().rows == 70
 
 
 @pytest.mark.usefixtures("no_inline")

@@ -3,7 +3,7 @@
 import pytest
 from stream_kit import make_stream, numbers
 
-from segstore_ds.errors import FormatError
+from segstore_ds.errors import FormatError, PositionError, TruncatedError
 from segstore_ds.read import segments
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
@@ -66,3 +66,18 @@ def test_damage_is_never_counted_as_nothing(stream):
     stream._log.storage.put(frame["path"], bytes(data))
     with pytest.raises(FormatError):
         stream.scan(filters=[["n", "is not null"], ["n", "!=", 7]], read_cache_bytes=0).count()
+
+
+def test_count_takes_versions_times_and_cuts_as_read_does(stream):
+    version, at = stream.version, stream.history().read_all().to_pylist()[-1]["time"]
+    stream._log.clock.sleep(5.0)
+    stream.append(numbers(60, 70))
+    stream.truncate(8)
+    assert (stream.scan().count(), stream.scan(as_of=version).count()) == (62, 60)
+    assert stream.scan(as_of=at).count() == 60
+    assert stream.scan(f"version:{version}", "tail").count() == 10
+    with pytest.raises(TruncatedError):
+        stream.scan(3).count()
+    assert stream.scan(3, fail_on_data_loss=False).count() == 62
+    with pytest.raises(PositionError):
+        stream.scan(0, 71).count()

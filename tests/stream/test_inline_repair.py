@@ -3,6 +3,7 @@
 import pytest
 from stream_kit import fresh_url, make_stream, numbers, values, wait
 from virtual_time import TimedStorage
+from wrapped_storage import WrappedStorage
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
@@ -48,6 +49,37 @@ def _salvaged(storage: Storage) -> tuple[Stream, SalvageReport]:
     new = open_storage(fresh_url())
     report = salvage_on(storage, new, skip_damaged=True)
     return open_on(new), report
+
+
+class _FlippedRead(WrappedStorage):
+    """A storage whose reads of version 2 with these numbers have a wrong bit in an inline frame."""
+
+    reads = 0
+
+    def __init__(self, inner: Storage, wrong: list[int]) -> None:
+        super().__init__(inner)
+        self.wrong = wrong
+
+    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
+        data = super().get(path, limit_bytes=limit_bytes)
+        self.reads += path == _log(2)
+        if path != _log(2) or self.reads not in self.wrong:
+            return data
+        return data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]
+
+
+@pytest.mark.parametrize(("raced", "wrong"), [(False, [1]), (False, [1, 2]), (True, [2])])
+def test_bit_that_flips_in_a_read_is_not_written_on(*, raced: bool, wrong: list[int]) -> None:
+    """A writer repeats the frames that it read, so it reads the commit file again."""
+    stream, storage = make_stream(1 if raced else 2)
+    flipping = _FlippedRead(storage, wrong)  # after a lost race it reads twice
+    writer = open_on(flipping, clock=storage.time.clock)
+    if raced:
+        stream.append(numbers(10, 20))
+    writer.append(numbers(20, 30))
+    assert flipping.reads > wrong[-1]
+    assert values(_opened(storage)) == list(range(30))
+    assert stream.verify().ok
 
 
 @pytest.mark.parametrize("segment", [0, 3])

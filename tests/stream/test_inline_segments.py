@@ -204,6 +204,22 @@ def test_frames_of_other_columns_are_not_joined(other: pa.RecordBatch) -> None:
 
 
 @pytest.mark.usefixtures("small_joined_share")
+def test_joined_runs_of_two_epochs_stay_apart() -> None:
+    """A frame has one schema."""
+    stream, storage = make_stream(2)
+    wider = pa.table({"n": [20], "s": ["x"], "more": [1.5]})
+    stream.append(wider, merge_schema=True)
+    stream.append(wider.set_column(0, "n", pa.array([21])))
+    epochs = [
+        (entry.epoch, entry.rows, entry.frame is not None) for entry in stream._log.root.entries
+    ]
+    assert epochs == [(0, 20, True), (1, 2, True)]
+    assert _segments(storage) == []
+    assert values(open_on(storage)) == list(range(22))
+    stream.verify().check()
+
+
+@pytest.mark.usefixtures("small_joined_share")
 def test_lost_race_joins_again() -> None:
     """The winner's events are between ours and those before; nothing is left behind."""
     stream, storage = make_stream(3)

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, TruncatedError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
@@ -120,6 +120,26 @@ def test_partial_file_list_leaves_out_the_gaps(stream):
     assert caught.value.fields == {"events": 13, "first": "[1000, 1010)"}
 
 
+def test_compaction_brings_small_appends_into_files(stream):
+    stream.append(table(1510, 1513))
+    stream.compact(layout=Layout(frame_rows=100, segment_format="parquet"))
+    assert sum(file.row_end - file.row_start for file in stream.scan().files()) == 1513
+
+
+def test_files_of_a_range_are_of_the_version(stream):
+    version = stream.version
+    assert stream.scan(1000, 1010).files(partial=True) == []
+    stream.truncate(950)
+    found = [(file.start, file.row_start) for file in stream.scan().files(partial=True)]
+    assert found == [(900, 50), (1010, 0), (1310, 0)]
+    before = stream.scan(0, "tail", as_of=version).files(partial=True)
+    assert [file.start for file in before] == [0, 300, 600, 900, 1010, 1310]
+    with pytest.raises(TruncatedError):
+        stream.scan(949).files()
+    with pytest.raises(InvalidInputError):
+        stream.scan("tail", "head").files()
+
+
 def test_other_engines_read_them(stream):
     """Arrow, DuckDB and Polars find the rows that the stream has there."""
     paths = paths_of(stream)
@@ -204,3 +224,10 @@ def test_floats_have_no_bounds(tmp_path, dictionary):
     for condition, count in (("> 1", 100), ("= 'NaN'", 100), ("<= 0", 100), ("<> 0", 1800)):
         found = duckdb.read_parquet(paths_of(made)).filter(f"d {condition}").count("n").fetchall()
         assert found == [(count,)], condition
+
+
+def test_a_file_of_nothing_but_floats_has_no_bounds(tmp_path):
+    made = create_on(open_storage(str(tmp_path / "floats")), pa.schema([("d", pa.float64())]))
+    made.append(pa.table({"d": [1.0, 2.0]}), layout=PARQUET)
+    (path,) = paths_of(made)
+    assert pq.read_metadata(path).row_group(0).column(0).statistics is None

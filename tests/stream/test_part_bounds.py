@@ -11,6 +11,7 @@ from faults import FaultStorage
 
 import segstore_ds as segstore
 from segstore_ds.compact.run import run_due_merge
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format.root import Root
 from segstore_ds.status.table import stats_of
 from segstore_ds.storage import open_storage
@@ -162,6 +163,19 @@ def test_lists_of_parts_have_times_of_all(monkeypatch: pytest.MonkeyPatch) -> No
     assert fetched(stream, lambda s: s.scan(event_time=(41, 42)).count()) == (1, 2)
     assert fetched(stream, lambda s: s.position("eventtime:92").offset) == (20, 2)
     assert open_on(stream._log.storage).verify().ok
+
+
+def test_list_whose_bounds_contradict_its_parts_is_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.listed", 2)
+    stream = make(25)
+    first = stream._log.root.lists[0]
+    levels = stream._context.status.table
+    assert levels.members(replace(first, stats=None)) == levels.members(first)
+    with pytest.raises(CorruptionError, match="contradicts"):
+        levels.members(replace(first, stats='{"int:n":[0,1,0]}'))
 
 
 def test_times_that_are_not_the_events_are_reported() -> None:

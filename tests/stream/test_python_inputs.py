@@ -82,6 +82,14 @@ def test_events_that_do_not_fit_are_refused_whole(events, error, why):
     assert stream.refresh().tail == 0
 
 
+def test_overwrite_takes_events_of_a_new_schema_too():
+    stream = make(schema=SCHEMA)
+    stream.overwrite([{"n": 7}])
+    assert values(stream) == [7]
+    stream.overwrite([{"other": "x"}], overwrite_schema=True)
+    assert stream.schema == pa.schema([("other", pa.string())])
+
+
 def test_a_stream_is_made_by_one_schema():
     assert make(like=make(schema=SCHEMA)).schema == SCHEMA
     for given, why in (
@@ -153,6 +161,15 @@ def test_values_of_events_widen_a_column_as_those_of_a_table_do(kind, values, wi
     for merge in (False, True):
         with pytest.raises(SchemaMismatchError, match=r"value does not fit.*column='x'"):
             stream.append({"x": "a"}, merge_schema=merge)
+
+
+@pytest.mark.parametrize("value", [1.5, 1 << 64])
+def test_a_value_that_no_wider_type_holds_is_refused(value):
+    """As it is without merge_schema: the error names the column and its type."""
+    stream = make(schema=pa.schema([("x", pa.int64())]))
+    for merge in (False, True):
+        with pytest.raises(SchemaMismatchError, match=r"value does not fit.*column='x'"):
+            stream.append({"x": value}, merge_schema=merge)
 
 
 @pytest.mark.parametrize("values", [[1, "a"], [object()], [1, None, [2]]])

@@ -86,6 +86,32 @@ def test_a_limit_holds_in_every_form(stream):
             ask()
 
 
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_no_task_is_empty_however_few_events_it_should_have(tmp_path, form):
+    """A frame is read by one task, unless tasks are to have less than half of its events."""
+    made = segstore.create(tmp_path / "frames", like={"n": 0}, upkeep=None)
+    layout = segstore.Layout(inline_bytes=0, frame_rows=7, segment_format=form)
+    made.append(pa.table({"n": range(40)}), layout=layout)
+    made.append(pa.table({"n": range(40, 63)}), layout=layout)
+    for start, end in ((0, 63), (5, 63), (20, 41), (13, 15), (3, 36)):
+        for rows in (1, 2, 5, 8, 50):
+            parts = [
+                [n for batch in task for n in batch["n"].to_pylist()]
+                for task in made.scan(start, end).tasks(partition_rows=rows)
+            ]
+            assert all(parts), (start, end, rows)
+            assert [n for part in parts for n in part] == [*range(start, end)]
+    assert [len(made.scan().tasks(partition_rows=rows)) for rows in (1, 3, 4)] == [63, 22, 10]
+    assert len(made.scan().tasks(40)) == 6 + 4
+    for task in made.scan(2, 60).tasks(5):
+        found = task.to_reader().read_all()["n"].to_pylist()
+        assert task.start <= found[0] <= found[-1] < task.end
+    tasks = made.scan(5).tasks(partition_rows=2)
+    assert [task.to_reader().read_all().num_rows for task in tasks] == [
+        task.end - task.start for task in tasks
+    ]
+
+
 def test_tasks_are_sent_to_who_reads_them(stream):
     tasks = pickle.loads(pickle.dumps(stream.scan(filters="user == 'ada'").tasks(3)))  # noqa: S301
     assert len(tasks) == 3

@@ -11,10 +11,11 @@ from stream_kit import snapshot
 from wrapped_storage import WrappedStorage
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.read import scan, segments
+from segstore_ds.read import prefetch, scan, segments
 from segstore_ds.read.scan import run_tasks
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage.base import NEAR
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -56,6 +57,12 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(scan, "_SMALL_RAW_BYTES", 600)
 
 
+@pytest.fixture
+def near(stream: Stream) -> None:
+    """Take the storage for a local disk, whose answers come at once."""
+    stream._log.storage.profile = NEAR
+
+
 def take_for_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_SMALL_ROWS", 0)
     monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
@@ -70,6 +77,15 @@ def test_events_come_in_order(stream: Stream, threads: int, partition_rows: int)
     found = pa.Table.from_batches(batches(stream, threads, partition_rows=partition_rows))
     assert found["o"].to_pylist() == list(range(500))
     assert found.drop_columns("o") == table(0, 500)
+
+
+@pytest.mark.usefixtures("near")
+def test_few_small_segments_need_no_thread_where_answers_take_no_time(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads would wait for each other more than they decode."""
+    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", None)
+    assert stream.read(95, 105).read_all() == table(95, 105)
 
 
 @pytest.mark.parametrize("raw_bytes", [1, 600, 1 << 20])
@@ -148,3 +164,13 @@ def test_requests_to_an_object_store_are_under_way_together(
     storage = Waiting(stream._log.storage)
     assert open_on(storage).read(read_cache_bytes=0).read_all() == table(0, 500)
     assert min(storage.most.values()) >= 4
+
+
+def test_a_scan_of_generated_columns_alone_opens_no_segment(stream: Stream) -> None:
+    stats = stream._log.storage.stats
+    stats.reset()
+    assert stream.scan().count() == 500
+    counted = stats.total
+    stats.reset()
+    assert stream.read(columns=[], offset_column="o").read_all().num_rows == 500
+    assert stats.total == counted

@@ -119,6 +119,17 @@ def test_segments_without_a_look_are_opened(monkeypatch: Any) -> None:
     assert stream.refresh().version == version
 
 
+def test_other_processes_leave_the_look_to_maintenance(monkeypatch: Any) -> None:
+    monkeypatch.setattr(run, "MOST_LOOKED", 12)
+    stream = fill("arrow")
+    fresh = segstore.open(stream.url)
+    before = fresh._log.storage.stats.total
+    run_due_merge(fresh._context)
+    assert fresh._log.storage.stats.total == before
+    fresh.maintain()
+    assert None not in known(fresh)
+
+
 def test_merges_of_parts_keep_filters(monkeypatch: Any) -> None:
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 2)
     stream = fill("arrow")
@@ -146,6 +157,24 @@ def test_clone_and_follower_have_the_filters_and_the_key_columns(
         assert ranges < 15 or mode == "segments"
 
 
+def test_a_missing_segment_is_looked_at_once_it_is_back(monkeypatch: Any) -> None:
+    """No filter is recorded of what was not there; nor does asking in vain make commits."""
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "MOST_LOOKED", 3)
+        stream = fill("arrow")
+    lost = stream.segments().read_all()["path"][5].as_py()
+    data = stream._log.storage.get(lost)
+    stream._log.storage.delete(lost)
+    run_due_merge(stream._context)
+    assert [place for place, found in enumerate(known(stream)) if found is None] == [5]
+    version = stream.version
+    run_due_merge(stream._context)
+    assert stream.refresh().version == version
+    stream._log.storage.put(lost, data)
+    run_due_merge(stream._context)
+    assert all(found and "user" in found for found in known(stream))
+
+
 def test_redacted_keys_leave_no_filter(stream: Stream) -> None:
     before = known(stream)
     stream.redact([WANTED], columns=["user"], reason="test")
@@ -163,6 +192,22 @@ def test_a_redaction_opens_the_segments_that_may_hold_the_key(stream: Stream) ->
     read = {call.split()[1] for call in storage.calls if call.startswith("get")}
     opened = {path for path in read if path.startswith("segments/")}
     assert (done.rows, done.segments, len(opened)) == (4, 4, 4)
+
+
+def test_no_damage_of_a_part_with_filters_loses_a_row(stream: Stream) -> None:
+    (part,) = stream._log.root.parts
+    whole = stream._log.storage.get(part.path)
+    filters = stream._context.status.table._part(part).filters.bytes
+    places = [*range(0, len(whole) - filters, 97), *range(len(whole) - filters, len(whole), 41)]
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        stream._log.storage.put(part.path, bytes(damaged))
+        assert look_up(stream, stream.url, WANTED)[0] == [n * ROWS + 3 for n in (3, 8, 13, 18)]
+    for kept in (len(whole) - 1, len(whole) - filters, 10, 1):
+        stream._log.storage.put(part.path, whole[:kept])
+        assert look_up(stream, stream.url, WANTED)[0] == [n * ROWS + 3 for n in (3, 8, 13, 18)]
+        assert not segstore.open(stream.url).verify().ok
 
 
 def test_lost_part_with_filters_is_built_again(stream: Stream) -> None:

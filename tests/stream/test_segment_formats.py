@@ -128,6 +128,28 @@ def test_restore_truncate_and_vacuum_take_them_as_they_are(stream):
     assert stream.verify().ok
 
 
+def test_merges_after_commits_make_parquet_of_what_is_large():
+    """Of small batches, too; but not of large events, and not if Arrow is asked for."""
+    texts = [uuid.uuid4().hex * 2 for _ in range(2_000)]
+    for wanted, width, last in (
+        ("auto", 1, "parquet"),
+        ("auto", 9, "arrow"),
+        ("arrow", 1, "arrow"),
+    ):
+        stream = create_on(
+            open_storage(f"memory://{uuid.uuid4().hex}"),
+            pa.schema([("s", pa.string())]),
+            upkeep=None,
+        )
+        rows = pa.table({"s": [text * width for text in texts]})
+        layout = Layout(segment_format=wanted, compression="none")
+        for _ in range(20 // width + 2):
+            stream.append(rows, layout=layout, compact="auto")
+        assert formats(stream)[0] == last
+        assert len(formats(stream)) < 10
+        assert stream.read().read_all() == pa.concat_tables([rows] * (20 // width + 2))
+
+
 # --- which format ---------------------------------------------------------------------------------
 
 
@@ -139,6 +161,37 @@ def test_segments_end_at_the_rows_and_bytes_that_were_asked_for():
     assert len(stream._log.root.entries) > 1
     assert all(e.bytes - e.footer_bytes <= size // 4 + 60 for e in stream._log.root.entries)
     assert stream.read().read_all() == table(0, 2000)
+
+
+VARIANT = [  # Spark's: what is null may not be, and Arrow does not look
+    pa.field("value", pa.binary(), nullable=False),
+    pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
+]
+
+
+def variant(value: bytes | None) -> pa.RecordBatch:
+    children = [pa.array([value], pa.binary()), pa.array([b"m"], pa.binary())]
+    array = pa.StructArray.from_arrays(children, fields=VARIANT)
+    return pa.record_batch({"n": pa.array([1]), "v": array})
+
+
+def test_rows_that_parquet_refuses_are_arrow_and_logged(caplog):
+    batch = variant(None)
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), batch.schema)
+    stream.append(batch, layout=PARQUET)
+    assert formats(stream) == ["arrow"]
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert "column='v'" in record.getMessage()
+
+
+def test_nested_columns_have_the_types_of_the_schema():
+    """Parquet's readers add the ids of its fields to the types, which then differ."""
+    nested = pa.schema([("a", pa.struct([("b", pa.list_(pa.int32()))]))])
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), nested)
+    stream.append(pa.table({"a": [{"b": [1, 2]}, None]}, schema=nested), layout=PARQUET)
+    for batch in stream.read():
+        kind = batch.schema.field(0).type
+        assert batch.column(0).type.equals(kind, check_metadata=True)
 
 
 # --- damage ---------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a task gathers for a frame keeps no more alive than itself, whatever it is a slice of."""
 
 import uuid
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,9 @@ SCHEMA = pa.schema(
 ROWS = 10_000
 
 
+SLICES = 40
+
+
 def large(place: int) -> pa.RecordBatch:
     """Return a batch of a megabyte, the same for the same number."""
     rows = range(place, place + ROWS)
@@ -39,6 +43,12 @@ def large(place: int) -> pa.RecordBatch:
     )
 
 
+def slices() -> Iterator[pa.RecordBatch]:
+    """Return an event of each of some large batches."""
+    for place in range(SLICES):
+        yield large(place).slice(place, 1)
+
+
 @pytest.fixture
 def stream() -> segstore.Stream:
     """An empty stream."""
@@ -53,6 +63,32 @@ def held_by(job: WriteJob, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
     held = list(writer._gathered.batches)
     writer.abort()
     return held
+
+
+@pytest.mark.slow
+def test_slices_let_their_batches_go(stream: segstore.Stream) -> None:
+    """A generator of slices, and an appender that is given one after another."""
+    before = pa.total_allocated_bytes()
+    one = large(0).get_total_buffer_size()
+    most = 0
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        nonlocal most
+        for piece in slices():
+            yield piece
+            most = max(most, pa.total_allocated_bytes() - before)
+
+    stream.append(watched())
+    assert most < 6 * one
+    before = pa.total_allocated_bytes()
+    with stream.appender(flush_seconds=None) as appender:
+        for piece in slices():
+            appender.append(piece)
+        del piece
+        assert pa.total_allocated_bytes() - before < 2 * one
+        expected = [piece.to_pylist()[0] for piece in slices()]
+        assert appender.read().read_all().to_pylist() == expected
+    assert stream.refresh().read().read_all().to_pylist() == expected * 2
 
 
 def test_what_a_task_holds_is_little_more_than_its_rows(stream: segstore.Stream) -> None:

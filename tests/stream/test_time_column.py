@@ -5,10 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from stream_kit import TIGHT, make_stream, numbers
 from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.bounds import Bounds
 from segstore_ds.format.statistics import parse_piece
 from segstore_ds.read import segments
 from segstore_ds.read.segments import frame_stats, open_segment
@@ -16,6 +18,7 @@ from segstore_ds.status.inline import join_inline
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("name", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
@@ -77,6 +80,20 @@ def test_only_a_column_with_an_order_in_time_is_taken(tmp_path: Any, column: Any
         stream.settings.update(time_column=column)
 
 
+def test_overwrite_may_take_the_time_column_away(tmp_path: Any) -> None:
+    """The column is gone or no time any more: nothing names it, until a schema has it again."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, time_column="ts", upkeep=None)
+    stream.append(events([1]))
+    for other in (pa.table({"n": [1]}), pa.table({"ts": ["noon"]})):
+        stream.overwrite(other, overwrite_schema=True)
+        assert stream.settings.time_column is None
+        with pytest.raises(InvalidInputError, match=r"column='ts'.*settings.update"):
+            stream.read(event_time=(at(1), None))
+    stream.overwrite(events([2]), overwrite_schema=True)
+    assert stream.settings.time_column == "ts"
+    assert stream.read(event_time=(at(1), None)).read_all().num_rows == 1
+
+
 def test_time_column_is_never_redacted(tmp_path: Any) -> None:
     stream = segstore.create(tmp_path / "s", SCHEMA, time_column="ts", upkeep=None)
     stream.append(events([1]))
@@ -99,6 +116,15 @@ def test_wide_bounds_of_other_columns_never_crowd_the_times_out(tmp_path: Any) -
     kept = [parse_piece(entry.stats, where="") for entry in entries]
     assert all("timestamp:ts" in own or "timestamp_ntz:ts" in own for own in kept)
     assert [len(own) < len(schema) for own in kept] == [False, True, True]
+
+
+def test_events_of_several_tasks_have_bounds_in_the_commit(tmp_path: Any) -> None:
+    stream = segstore.create(tmp_path / "s", SCHEMA, time_column="ts", upkeep=None)
+    job = stream.plan_write(SCHEMA, layout=segstore.Layout(stats_columns=()))
+    tasks = [job.stage(task, "0", events([task, 9]).to_batches()) for task in (1, 2)]
+    stream.commit(job, tasks)
+    assert [entry.frame is not None for entry in stream._log.root.entries] == [True]
+    assert [own for own, _ in bounded(stream)] == [["ts"]]
 
 
 def names_in(stream: Stream, *cuts: Any, **how: Any) -> list[str]:
@@ -212,6 +238,40 @@ def test_segments_show_their_bounds_and_the_watermark(tmp_path: Any) -> None:
     assert columns() == [(None, None, None)] * 3
 
 
+def test_bounds_that_are_not_the_events_are_reported(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer's own mistake: every checksum is right."""
+    wrong = {"timestamp:ts": Bounds(0, 1, 0)}
+    monkeypatch.setattr("segstore_ds.format.arrow.frame.compute", lambda *_, **__: wrong)
+    stream = filled(tmp_path, [5, 1], segment_format="arrow")
+    monkeypatch.undo()
+    (problem,) = stream.verify().problems
+    assert "statistics are not those of the rows" in str(problem)
+
+
+@pytest.mark.parametrize("how", ["lost", "cut"])
+def test_repair_brings_the_bounds_of_a_part_back(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    stream, storage = make_stream(0)
+    stream.settings.update(time_column="n")
+    layout = segstore.Layout(stats_columns=(), inline_bytes=0)
+    for n in range(9):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=layout)
+    before = stream.segments().read_all()
+    assert before["watermark"].to_pylist()[:2] == ["10", "20"]
+    (part,) = stream._log.root.parts
+    data = storage.get(part.path)
+    storage.delete(part.path)
+    if how == "cut":
+        storage.put(part.path, data[:-7])
+    assert not open_on(storage).verify().ok
+    assert repair_on(storage, clock=stream._log.clock).ok
+    assert open_on(storage).segments().read_all() == before
+    assert open_on(storage).scan(event_time=(30, 50)).count() == 20
+
+
 def test_end_cut_reads_the_last_frames_alone(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +285,25 @@ def test_end_cut_reads_the_last_frames_alone(
     before = stream._log.storage.stats.bytes_read
     assert stream.scan("head", "eventtime:199990").count() == 199_990
     assert stream._log.storage.stats.bytes_read - before < 200_000 * 8 / 2
+
+
+def test_follower_of_an_interval_passes_what_it_leaves_out(tmp_path: Any) -> None:
+    stream = filled(tmp_path, [1, 5, 9])
+    following = stream.follow("f", owner="o", start="head", event_time=(at(4), at(6)))
+    assert next(following)["name"].to_pylist() == ["e5"]
+    stream.append(events([5, 2, 7]))
+    assert next(following)["name"].to_pylist() == ["e5"]
+    following.publish()
+    assert [seen.record.offset for seen in stream.readers] == [4]
+
+
+@pytest.mark.parametrize("mode", ["clone", "segments", "events"])
+def test_copies_keep_the_time_column(tmp_path: Any, mode: str) -> None:
+    stream = filled(tmp_path, [5, 1], [9, 2])
+    stream.copy_to(tmp_path / "copy", copy_id="c", mode=mode)
+    copied = segstore.open(tmp_path / "copy")
+    assert names_in(copied, cut(6), event_time=(at(2), None)) == ["e9", "e2"]
+    assert copied.segments().read_all()["time_min"].null_count == 0
 
 
 def test_retention_drops_what_lies_before_the_first_young_event(tmp_path: Any) -> None:
