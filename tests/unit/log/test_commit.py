@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from stream_kit import Meddling
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import (
@@ -21,6 +22,8 @@ from segstore_ds.format.root import Epoch, Root, encode_root
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import Outcome, OutcomeState, find_outcome, plan_log_start
+from segstore_ds.log.metadata_log import MARK_BYTES
+from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.status.history import begin_history
@@ -101,6 +104,23 @@ def test_a_loser_does_not_rebase_on_another_history(log):
     with pytest.raises(FormatError):
         commit(log)
     assert log._base is None or log._base.root.transaction == "t0"
+
+
+def test_a_winner_that_was_read_late_is_found_again_by_listing(log, time):
+    """After a minute the slot alone proves nothing, so the loser looks for the newest root."""
+    other = another(log)
+    other.open()
+    commit(other)
+    base = log._base
+    assert base is not None
+    data = log.files.read(1)
+    assert data is not None
+    time.advance(61)
+    assert not log._rebase_on(base, data, 1)
+    assert log.root.version == 0
+    time.advance(-61)
+    assert log._rebase_on(base, data, 1)
+    assert log._base == replace(base, root=other.root, mark=data[:MARK_BYTES])
 
 
 def test_no_log_is_no_stream():
@@ -216,6 +236,18 @@ def test_an_outcome(log):
     assert ask("x") == ask("x", 4) == Outcome(UNKNOWN)
 
 
+def test_history_answers_for_a_purged_outcome(log, time):
+    for name in "abcd":
+        commit(log, name)
+    time.advance(2 * LOG_GRACE_S)
+    commit(log, "e")
+    run_maintain(StreamContext.of(log), keep_s=0)
+    assert log.root.log_start > 1
+    assert find_outcome(log, "a", 1) == find_outcome(log, "a") == Outcome(COMMITTED, 1)
+    assert find_outcome(log, "x", 1).state is NOT_COMMITTED
+    assert find_outcome(log, "e", 5).state is COMMITTED
+
+
 def test_purge_keeps_what_was_superseded_within_the_grace(log, time):
     for _ in range(10):
         time.advance(600)
@@ -227,3 +259,24 @@ def test_purge_keeps_what_was_superseded_within_the_grace(log, time):
     assert log.files.numbers() == list(range(3, 12))
     assert (log.root.version, log.root.log_start, log.root.operation) == (11, 3, "upkeep")
     assert another(log).open() == another(log).reopen() == log.root
+
+
+def test_late_creator_with_the_same_id_gets_an_error(time):
+    """Two runners of one clone: what the sleeper puts is a leftover, and no stream of its own."""
+    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+    first = Root("clone", 0, "a0", "", time.now_us, "copy", (Epoch(0, 0, "x", None),))
+    first = begin_history(first)
+
+    def sleep() -> None:
+        other = StreamLog(storage, clock=time.clock)
+        assert other.create(replace(first, transaction="b0"))
+        for _ in range(3):
+            commit(other)
+            time.advance(2 * LOG_GRACE_S)
+        commit(other)
+        run_maintain(StreamContext.of(other), keep_s=0)
+        assert other.root.log_start > 0
+
+    sleeper = StreamLog(Meddling(storage, "create log/", sleep), clock=time.clock)
+    assert not sleeper.create(first)
+    assert sleeper.root.version > 0

@@ -10,7 +10,7 @@ from wrapped_storage import WrappedStorage
 
 from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.format import names
-from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.log.commit import plan_discard
 from segstore_ds.storage import Storage
 from segstore_ds.stream.opening import open as open_on
@@ -123,6 +123,16 @@ def _roots() -> tuple[Root, Root, Root]:
     base = replace(stream._log.root, version=7, transaction="base", parts=(_part(3, "a"),))
     after = replace(base, version=8, parent="base")
     return base, after, after
+
+
+def test_an_object_of_inline_segments_goes_unless_a_new_part_may_list_it() -> None:
+    """Two writers that move the same inline segments put the same object."""
+    base, lost, winner = _roots()
+    path = names.build_outlined_path(7, DIGEST)
+    lost = replace(lost, entries=(SegmentEntry(0, path, 1, 1, 1, 0),))
+    assert plan_discard(base, lost, winner) == [names.segment_object(path)]
+    assert plan_discard(base, lost, replace(winner, entries=lost.entries)) == []
+    assert plan_discard(base, lost, replace(winner, parts=(*base.parts, _part(7, "c")))) == []
 
 
 @pytest.mark.parametrize("table", ["", "history_", "retired_", "writers_"])

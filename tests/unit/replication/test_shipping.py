@@ -11,7 +11,7 @@ from stream_kit import SCHEMA, STAGED, numbers
 from segstore_ds.cache.buffer import Record
 from segstore_ds.cache.channel import FlushedBuffer
 from segstore_ds.cache.views import ByteArraySegment
-from segstore_ds.errors import CorruptionError, StorageError
+from segstore_ds.errors import CorruptionError, FencedError, StorageError
 from segstore_ds.replication.shipping import FollowerChannel
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.connector.writes import discard_staged
@@ -208,3 +208,39 @@ def test_what_a_follower_acknowledged_is_read_back(pair):
         folder.put(f"segments/{segment.path}", bytes(data))
     pair.stream.commit(job, [staged])
     assert content(pair.follower) == content(pair.primary)
+
+
+def test_promotion_during_an_append_loses_no_event():
+    """Before any of its calls: either the promoted stream has the events, or they are refused."""
+    stop_at, ended = 0, set()
+    while len(ended) < 2 or "late" not in ended:
+        stop_at += 1
+        pair = Pair()
+        pair.stream.followers.add(pair.follower)
+        pair.stream.append(numbers(0, 10), layout=BUFFERS)
+        calls = [0]
+
+        def watch(*_, pair=pair, calls=calls, stop_at=stop_at):
+            calls[0] += 1
+            if calls[0] == stop_at:
+                pair.world.watch = lambda *_: None
+                pair.reopen(pair.follower).followers.promote()
+
+        pair.world.watch = watch
+        acknowledged = False
+        try:
+            pair.stream.append(numbers(10, 200), layout=BUFFERS)
+            acknowledged = True
+        except FencedError:
+            pass
+        if calls[0] < stop_at:
+            ended.add("late")
+            continue
+        ended.add(acknowledged)
+        taken = pair.reopen(pair.follower)
+        assert found(taken) == list(range(200 if acknowledged else 10)), stop_at
+        assert taken.verify().ok
+        with pytest.raises(FencedError):
+            pair.stream.append(numbers(200, 201))
+    assert stop_at > 10
+    assert False in ended

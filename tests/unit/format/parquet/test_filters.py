@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format import bloom
 from segstore_ds.format.parquet import filters as parquet_filters
 from segstore_ds.format.parquet.writer import ParquetEncoder
@@ -77,6 +78,17 @@ def test_end_is_found_without_an_entry() -> None:
         data, end_bytes = write(*keys)
         found = find_end(FORM, lambda count, data=data: data[-count:], object_bytes=len(data))
         assert found == end_bytes
+
+
+@needs_writer
+def test_damage_of_a_filter_is_found_when_the_segment_is_opened() -> None:
+    data, end_bytes = write("user")
+    tail = data[-end_bytes:]
+    crc = zlib.crc32(tail)
+    for place in (0, 3, 20, 200):
+        damaged = tail[:place] + bytes([tail[place] ^ 1]) + tail[place + 1 :]
+        with pytest.raises(CorruptionError):
+            FORM.parse_index(damaged, object_bytes=len(data), where="x", footer_crc=crc)
 
 
 @needs_writer

@@ -3,6 +3,7 @@
 import base64
 import zlib
 from collections.abc import Iterator
+from itertools import combinations
 from random import Random
 
 import pyarrow as pa
@@ -187,6 +188,22 @@ def test_texts_read_as_words_of_a_dictionary_come_back(monkeypatch: pytest.Monke
     group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
     assert len(encodings.find_dictionaries(group, range(group.num_columns))) >= 6
     assert list(read(data, footer, batch.schema)) == [batch]
+
+
+def test_a_window_shows_what_was_fetched_and_nothing_else() -> None:
+    """What reaches over the border of two ranges was not fetched as one."""
+    spans, data = [(4, 10), (10, 12), (20, 30)], bytes(range(40))
+    window = Window(len(data))
+    window.show(spans, [pa.py_buffer(data[start:end]) for start, end in spans])
+    for start, end in combinations(range(41), 2):
+        window.seek(start)
+        if any(first <= start and end <= last for first, last in spans):
+            assert window.read(end - start).to_pybytes() == data[start:end]
+            assert window.tell() == end
+        else:
+            with pytest.raises(OSError, match=str(start)):
+                window.read(end - start)
+            assert window.tell() == start
 
 
 def test_every_second_column_reads_half_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
