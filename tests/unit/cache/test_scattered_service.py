@@ -6,7 +6,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from channels import FailingChannel, GatedChannel, MemoryChannel
+from channels import GatedChannel, MemoryChannel
 
 from segstore_ds.cache.buffer import BufferPool, Record
 from segstore_ds.cache.service import WriteCacheService
@@ -187,15 +187,3 @@ def test_a_failure_wakes_those_who_wait_and_reads_continue():
                     one.result(30)
     assert cache.read(kept) == b"kept"
     cache.close()
-
-
-def test_buffers_return_to_the_pool_however_it_ends():
-    for channel in (MemoryChannel(), FailingChannel(0)):
-        pool = BufferPool(3, SIZE)
-        with WriteCacheService(channel, pool, size=3 * SIZE) as cache:
-            cache.write(bytes(SIZE - 1), at=0)
-            cache.write(b"x", at=SIZE)
-            if isinstance(channel, FailingChannel):
-                with pytest.raises(StorageError):
-                    cache.write(b"y", at=SIZE - 1)
-        assert pool.free == 3

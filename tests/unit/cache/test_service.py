@@ -162,14 +162,6 @@ class TestBackpressure:
             channel.allow(10)
         cache.commit()
 
-    def test_buffers_are_never_more_than_the_pool_has(self):
-        pool = BufferPool(2, SIZE)
-        cache = WriteCacheService(MemoryChannel(), pool)
-        for size in range(1, 200):
-            cache.write(bytes(size), frozen=True)
-            assert len(cache._taken) + pool.free == 2
-        cache.close()
-
 
 class TestReading:
     """What was written is readable, wherever it is."""

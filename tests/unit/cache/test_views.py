@@ -86,16 +86,6 @@ def test_lengths_are_not_32_bits(tmp_path):
     assert view.to_arrow().size == size
 
 
-def test_arrow_comes_back_without_a_copy():
-    array = pa.array([1, 2, 3], pa.int64())
-    buffer = array.buffers()[1]
-    view = ByteArraySegment(buffer)
-    back = view.slice(8, 24).to_arrow()
-    assert back.address == buffer.address + 8
-    del array, buffer, view
-    assert pa.Array.from_buffers(pa.int64(), 2, [None, back]).to_pylist() == [2, 3]
-
-
 @pytest.mark.parametrize("data", [None, 5, "text", [1], memoryview(bytes(8))[::2]])
 def test_what_has_no_plain_bytes_is_refused(data):
     with pytest.raises(InvalidInputError, match="support the buffer protocol"):

@@ -66,8 +66,3 @@ def test_what_is_no_size_is_told_what_is(value: Any) -> None:
 def test_what_is_no_duration_is_told_what_is(value: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"max_age as a whole number of seconds.*'7d'"):
         check_duration("max_age", value)
-
-
-def test_no_bound_is_none() -> None:
-    assert check_size("max_bytes", None) is None
-    assert check_duration("max_age", None) is None

@@ -56,12 +56,6 @@ def test_an_expression_is_sent_to_tasks():
     assert filters.apply(rows).column("n").to_pylist() == [2, 3]
 
 
-def test_an_expression_may_fail_on_rows():
-    filters = parse_filters(pc.scalar(1) / N == 1, SCHEMA)
-    with pytest.raises(InvalidInputError, match="does not fit"):
-        filters.apply(batch_of([{"n": 0}]))
-
-
 @pytest.mark.parametrize(
     ("expression", "may"),
     [

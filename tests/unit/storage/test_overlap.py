@@ -1,14 +1,13 @@
 """One folder under two names, and folders within one another, are told from two places."""
 
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from faults import Crash, Fault, FaultStorage
 from wrapped_storage import WrappedStorage
 
-from segstore_ds.errors import InvalidInputError, StorageError
+from segstore_ds.errors import StorageError
 from segstore_ds.storage import Overlap, Storage, compare_names, find_overlap, open_storage
 from segstore_ds.storage.base import PROBE
 
@@ -67,11 +66,3 @@ def test_what_a_crash_leaves_is_known_as_temporary(make: str, tmp_path: Path) ->
     (left,) = inner.temporaries()
     assert left.path.startswith(PROBE)
     assert not list(inner.list(""))
-
-
-def test_a_name_that_no_path_may_hold_is_passed_over(tmp_path: Path) -> None:
-    """Of a folder, that is: a root may have it."""
-    ask: Callable[[], object] = lambda: open_storage(tmp_path).info("a\\b/x")  # noqa: E731
-    with pytest.raises(InvalidInputError):
-        ask()
-    assert find_overlap(open_storage(tmp_path / "a\\b"), open_storage(tmp_path / "c")) is None

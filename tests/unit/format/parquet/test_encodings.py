@@ -147,22 +147,6 @@ def test_no_choice_takes_more_than_plain_values(seed, kind, data_type, rows, val
     assert column.total_compressed_size <= raw * 1.02 + 200
 
 
-@pytest.mark.parametrize(
-    ("column", "coded"),
-    [
-        (DRAW.random(ROWS), False),
-        (DRAW.integers(-(2**62), 2**62, ROWS), False),
-        ([f"{n} of {n * n} and more text" for n in range(ROWS)], True),
-    ],
-)
-def test_codec_that_saves_little_is_left_out(column, coded):
-    batch = pa.record_batch({"c": column})
-    assert encode(batch)[1].row_group(0).column(0).compression == (
-        "ZSTD" if coded else "UNCOMPRESSED"
-    )
-    assert not choose(batch, compression="none").ways["c"][1]
-
-
 @pytest.mark.parametrize("rows", [10_000, 100_000, 200_000])
 def test_steps_between_the_places_of_a_sample_do_not_count(rows):
     """They are longer than those of the values, whatever part of a block a place is."""

@@ -135,22 +135,6 @@ def test_segment_entry_takes_at_most_sixteen_bytes():
     assert len(encoded(typical(20_000))) <= 16 * 20_000
 
 
-@pytest.mark.parametrize(
-    "attempt",
-    ["1a", "redact", *(pytest.param(each, marks=pytest.mark.slow) for each in ("0p", "inline"))],
-)
-def test_names_with_words_for_attempts_take_no_more_than_those_of_writers(attempt):
-    rewritten = [
-        replace(entry, path=entry.path.replace("0-0-0.arrow", f"0-{attempt}-0.parquet"))
-        for entry in typical(20_000)
-    ]
-    data = encoded(rewritten)
-    assert len(data) <= 16 * len(rewritten)
-    part, _ = decoded(data)
-    assert len(part.columns.kind_names) == 1
-    assert [*part.columns.entries()] == rewritten
-
-
 def test_statistics_of_a_part_are_bounded(monkeypatch):
     """Readers refuse large bodies; the columns that fewest segments have go first."""
     texts = ['{"int:n":[1,2,0]}'] * 40 + ['{"string:t":["a","b",0]}'] * 60
@@ -159,14 +143,6 @@ def test_statistics_of_a_part_are_bounded(monkeypatch):
     found = decoded(encoded(typical(100), texts))[1].texts()
     assert decoded(data)[1].texts() == texts
     assert found == [None] * 40 + texts[40:]
-
-
-def test_statistics_that_can_not_be_read_are_unknown():
-    cells = ("null", "[1,2]", '["a","b",0]', "[1,2,-1]", "[1.0,2,0]", "[true,2,0]", "[1,2,0]")
-    texts = ["{", "7", '{"other:x":[1,2,0]}', None, *(f'{{"int:n":{cell}}}' for cell in cells)]
-    assert columns_of(texts).texts() == [None] * 10 + ['{"int:n":[1,2,0]}']
-    huge = f'{{"int:n":[{-(10**30)},{10**30},1]}}'
-    assert columns_of([huge]).texts() == [None]
 
 
 @pytest.mark.parametrize(
