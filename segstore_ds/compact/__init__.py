@@ -1,1 +1,1 @@
-"""Compaction: the plan, the rewrite, the commit, and a plan as rows for Spark."""
+"""Compaction: its plan, also as rows for Spark, the rewrite and the commit."""

@@ -1,10 +1,10 @@
 """The commit of a compaction: each group is replaced as a whole or skipped.
 
-One commit changes everything: data, index entries and segment numbers. On the newest root a group
-is found by the offsets of its events and the ids of its segments. They never change, so it is found
-after appends, and after parts were merged or spilled. If a segment is gone, that group is skipped
-and the others are still committed. If no group is left, the commit fails with a conflict. A group
-that would replace segments by equally many is dropped: the next compaction would choose it again.
+One commit replaces all groups. On the newest root a group is found by the offsets of its events and
+the ids of its segments. They never change, so it is found after appends, and after parts were
+merged or spilled. If a segment is gone, that group is skipped and the others are still committed.
+If no group is left, the commit fails with a conflict. A group that would not reduce the number of
+segments is dropped: the next compaction would choose it again.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.staged import check_floor, delete_staged
 
-MERGED_MOST = 16  # runs that a history row tells apart
+MERGED_MOST = 16  # most runs that a history row lists one by one
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -83,7 +83,7 @@ def _is_listed(run: Replacement, listed: Mapping[int, PlacedSegment]) -> bool:
 def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], slot: Slot) -> Root:
     """Return the root with the runs replaced, their inputs retired and their parts rewritten."""
     number = root.next_segment
-    # What takes the place of each input. If a run spans several parts, all goes into the first.
+    # What replaces each input: all outputs of a run replace its first one.
     instead: dict[int, list[SegmentEntry]] = {}
     for run in runs:
         if sum(output.rows for output in run.outputs) != run.rows:
@@ -103,7 +103,7 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
 
     start, end = runs[0].start, runs[-1].start + runs[-1].rows
     changes: dict[str, list[PartRef]] = {}
-    cursor = 0  # where the part before ends now, if that is behind its old end
+    cursor = 0  # where the previous part ends now, if beyond its old end
     for part in status.table.parts(root, start, end):
         if any(run.start < part.end and run.start + run.rows > part.start for run in runs):
             kept = tuple(rewritten(status.table.entries(part)))
@@ -124,7 +124,7 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
 
 
 def describe_runs(runs: Sequence[Replacement]) -> str:
-    """Return what the history says of replaced runs, in bounded size (FORMAT.md 5.3). Pure."""
+    """Return the text of replaced runs in the history, of bounded size (FORMAT.md 5.3). Pure."""
     told = [[run.start, run.start + run.rows, len(run.inputs), len(run.outputs)] for run in runs]
     rest = told[MERGED_MOST - 1 :]
     if len(rest) > 1:
@@ -134,7 +134,7 @@ def describe_runs(runs: Sequence[Replacement]) -> str:
 
 
 def discard(storage: Storage, runs: Iterable[Replacement | None]) -> None:
-    """Delete the outputs of runs that no commit names, best effort; never raises."""
+    """Delete the outputs of runs that were not committed, best effort; never raises."""
     delete_staged(storage, (output for run in runs if run for output in run.outputs))
 
 
@@ -146,7 +146,7 @@ def run_each(
     threads: int = 1,
     weigh: Callable[[T], int] = lambda _: 0,
 ) -> Generator[R, None, None]:
-    """Yield `run(number, row)` of each row, in order; drop all if one fails or is not taken."""
+    """Yield `run(number, row)` of each row, in order; drop all if one fails or the caller stops."""
     done: list[R] = []
 
     def run_one(numbered: tuple[int, T]) -> R:
@@ -198,7 +198,7 @@ class Compaction:
 def commit_groups(
     context: StreamContext, done: Sequence[Replacement], *, attempts: int = COMMIT_ATTEMPTS
 ) -> tuple[Root, tuple[Replacement, ...]]:
-    """Replace all groups that are a gain in one commit, as `commit_runs`; none may be in it."""
+    """Replace the groups that are a gain in one commit, as `commit_runs`; there may be none."""
     runs = _apart([run for run in done if is_gain(run)])
     if not runs:
         discard(context.storage, done)
@@ -218,11 +218,11 @@ def commit_runs(
 ) -> tuple[Root, tuple[Replacement, ...]]:
     """Replace runs in one commit; skip those whose inputs changed meanwhile.
 
-    `runs` are in offset order and do not overlap. `amend` returns what else changes on the root
-    where some of them are replaced, and what the history says of it. Returns the root that holds
-    the change and the runs that are in it. What else was `staged` is deleted, and so is all of it
-    if nothing was committed. If the commit may be in the log (`MAYBE_COMMITTED`), nothing is
-    deleted. Safe to repeat.
+    `runs` are in offset order and do not overlap. `amend` gets the root with the replaced runs, and
+    returns it with further changes and the note for the history. Returns the committed root and the
+    runs that it replaces. The other `staged` outputs are deleted, all of them if nothing was
+    committed. If the commit may be in the log (`MAYBE_COMMITTED`), nothing is deleted. Safe to
+    repeat.
 
     Raises:
         ConflictError: The inputs of every run changed, or every race was lost.
@@ -233,7 +233,7 @@ def commit_runs(
             check_floor(root, names.segment_token(output.path))
         kept, landed = listed_runs(context.status, root, runs)
         if landed:
-            # Called again after the commit landed: the objects it lists must not be deleted.
+            # An earlier call has committed these outputs: they must not be deleted.
             return Change(None, landed)
         if not kept:
             raise ConflictError(
@@ -259,10 +259,11 @@ def commit_runs(
 
 
 def is_gain(run: Replacement) -> bool:
-    """Return True if a group leaves fewer segments, half or more of the frames, or pieces. Pure.
+    """Tell whether a rewrite improves the stream. Pure.
 
-    It has no outputs if they would have passed the target.
-    Equally many segments are a gain only if some input is Arrow and no output is.
+    Several inputs: if there are fewer outputs, or some input is Arrow and no output is. One input:
+    if it was cut, or has at most half the frames, or more of them. There are no outputs if they
+    would have passed the target.
     """
     if not run.outputs:
         return False
@@ -277,7 +278,7 @@ def is_gain(run: Replacement) -> bool:
 
 
 def _apart(done: Sequence[Replacement]) -> list[Replacement]:
-    """Return groups by offset; of two that overlap, as rows of a plan may repeat, the first."""
+    """Return groups in offset order, only the first of those that overlap: rows may be repeated."""
     kept: list[Replacement] = []
     for run in sorted(done, key=lambda run: run.start):
         if not kept or run.start >= kept[-1].start + kept[-1].rows:

@@ -3,20 +3,18 @@
 Pure. A run is a stretch of neighbours whose sums stay within the target in rows *and* in bytes. If
 even a pair would exceed a target, there is nothing to do. A run keeps the order, offsets and rows
 of its inputs, so it may be planned on one version and committed on another as long as the inputs
-are listed. A segment that no neighbour joins is merged within itself if its frames at least halve:
-one that holds many tiny frames, or that a stitch joined. A split also works within a segment, whose
-frames hold too much. Segments that may be in a run:
+are listed. A segment that can't be merged with a neighbour, but has many tiny frames, is rewritten
+alone if that at least halves the number of its frames. A split also rewrites a segment whose frames
+are too large. Which segments may be in a run:
 
-- Segments of a sealed stream, segments that a pin holds, and segments that a clone shares with its
-  origin: yes. The events do not change, and what a pin holds stays in storage until the pin is
-  removed.
+- Segments of a sealed stream, pinned segments, and segments that a clone shares with its origin:
+  yes. The events do not change, and pinned objects stay in storage until the pin is removed.
 - Segments of several epochs: in `merge`, if the older bytes can be converted to the newest schema
   of the run without losing a column; in `stitch`, which decodes nothing, never.
 
-Rows of a plan pass through Spark and whatever its user does with them. So each row names its stream
-and version and carries a digest of everything that is acted on. A row that was altered, or is of
-another stream, is refused before anything is read. The commit detects changes of the stream since
-the plan.
+Rows of a plan pass through Spark and code of its user. So each row names its stream and version and
+has a digest of all values that are used. A row that was altered, or is of another stream, is
+refused before anything is read. The commit detects changes of the stream since the plan.
 
 Source: the "do nothing if it would exceed" rule of Skyhook's compaction; CarbonData's minor (4, 3)
 and major compaction.
@@ -44,13 +42,13 @@ from segstore_ds.options.table import MERGE, SPLIT, STITCH, default
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import FRAME_BYTES
 
-# Limit for the sum of the footers of one run's inputs. The output has at most as many frames,
-# columns and pages as the inputs, and each takes 25 bytes of a footer. So this limit ends a merge
-# well before the output reaches the limit of a segment (`task_writer.MOST_PIECES`).
+# Most footer bytes of one run's inputs together. The output has at most as many frames, columns and
+# pages as the inputs, and each takes 25 bytes of a footer. So this limit ends a run well before the
+# output reaches the limit of a segment (`task_writer.MOST_PIECES`).
 MOST_FOOTER_BYTES = 2 << 20
 
 Joins = Callable[[int, int], bool]
-# Returns the frames of a segment, for what its entry does not say; none if they may not be read.
+# Returns the frames of a segment whose entry has no sizes of them; none if they may not be read.
 Frames = Callable[[SegmentEntry], Sequence[FrameEntry]]
 
 
@@ -58,8 +56,7 @@ Frames = Callable[[SegmentEntry], Sequence[FrameEntry]]
 class Group:
     """Neighbouring segments that are replaced together."""
 
-    # The segments in offset order; one alone is split, or merged or split within itself.
-    inputs: tuple[PlacedSegment, ...]
+    inputs: tuple[PlacedSegment, ...]  # in offset order; a single one is split or rewritten
     epoch: int  # epoch of the outputs' bytes
     pieces: int = 1  # number of outputs
     rules: CompactRules = field(default_factory=CompactRules)  # the mode and the targets
@@ -122,8 +119,8 @@ def count_frames(entry: SegmentEntry, frames: Frames) -> tuple[int, int]:
     """Return the number of a segment's frames and their decompressed size in `RAW_UNIT`s."""
     if entry.frames:
         return entry.frames, entry.frame_raws
-    found = frames(entry)  # the entry is older than these fields
-    return len(found), count_raws(found)
+    read = frames(entry)  # the entry was written before it had these fields
+    return len(read), count_raws(read)
 
 
 def plan_groups(
@@ -137,10 +134,10 @@ def plan_groups(
     """Choose the groups to replace, in offset order and without overlap. Pure.
 
     `segments` are those of one version, in offset order and without a gap. `joins` returns True if
-    bytes of an older epoch can be converted to a newer one. A segment that can't be merged with a
-    neighbour is merged within itself if that at least halves its `frames`, which have at most
-    `frame_rows` events each; not with `minor`, which bounds the work after a commit. One that needs
-    no cut is split within itself if its frames hold more than that.
+    bytes of an older epoch can be converted to a newer one. Frames of outputs have at most
+    `frame_rows` events. A merge rewrites a single segment if that at least halves its `frames`; not
+    with `minor`, which bounds the work after a commit. A split rewrites a segment whose frames are
+    larger than allowed.
     """
     found: list[Group] = []
     for stretch in _stretches(segments, rules):
@@ -159,16 +156,16 @@ def plan_groups(
 
 
 def _halves(entry: SegmentEntry, frames: Frames, frame_rows: int) -> bool:
-    """Return True if a rewrite at least halves a segment's frames, and a second one would not."""
+    """Tell whether a rewrite at least halves a segment's frames; a second rewrite never does."""
     count, raws = count_frames(entry, frames)
     return count >= 2 * most_frames(entry.rows, raws, frame_rows)
 
 
 def _has_large(entry: SegmentEntry, frames: Frames, frame_rows: int) -> bool:
-    """Return True if a segment's frames hold more rows than they may, or twice the bytes.
+    """Tell whether a segment has frames above the limit of rows, or above twice that of bytes.
 
-    A rewrite leaves no such frame: its frames have `FRAME_BYTES` of values at most, and the padding
-    of a frame takes less than that. Only a single row may be larger.
+    A rewrite leaves no such frame: its frames have at most `FRAME_BYTES` of values and less than
+    that of padding. Only a single row may be larger.
     """
     count, raws = count_frames(entry, frames)
     if entry.rows > count * frame_rows > 0:
@@ -181,8 +178,8 @@ def _has_large(entry: SegmentEntry, frames: Frames, frame_rows: int) -> bool:
 def most_frames(rows: int, raws: int, frame_rows: int) -> int:
     """Return the most frames that a rewrite makes. Pure.
 
-    A frame ends where the next piece of a batch would not fit: so two neighbours hold more rows or
-    more bytes than one frame may. `raws` are units of `RAW_UNIT`.
+    A frame ends where the next piece of a batch would not fit, so two neighbours together exceed
+    the rows or the bytes of one frame. `raws` are units of `RAW_UNIT`.
 
     >>> most_frames(100, 1, 100), most_frames(101, 1, 100), most_frames(10, 257, 100)
     (1, 3, 5)
@@ -192,7 +189,7 @@ def most_frames(rows: int, raws: int, frame_rows: int) -> int:
 
 
 def plan_pieces(rows: int, size: int, rules: CompactRules) -> int:
-    """Return into how many near-equal pieces to cut a segment; 1 means no cut. Pure.
+    """Return the number of near-equal pieces to cut a segment into; 1 means no cut. Pure.
 
     >>> rules = CompactRules("split", target_rows=10, target_bytes=100)
     >>> plan_pieces(10, 100, rules), plan_pieces(11, 100, rules), plan_pieces(3, 1000, rules)
@@ -281,8 +278,8 @@ def _within_budget(groups: Sequence[Group], budget_bytes: int | None) -> list[Gr
 def small_segments(rows: Ints, sizes: Ints, rules: CompactRules | None = None) -> tuple[int, int]:
     """Return how many segments fit into one with a neighbour, and their encoded bytes.
 
-    They are given by their rows and bytes in offset order, none empty. A compaction of all of them
-    leaves none whose schemas can be joined.
+    `rows` and `sizes` are those of non-empty segments in offset order. After a compaction of all of
+    them only segments are left whose schemas can't be joined.
 
     >>> rules = CompactRules(target_rows=10, target_bytes=100)
     >>> small_segments(np.array([9, 9, 1, 3]), np.array([5, 6, 7, 8]), rules)
@@ -334,7 +331,7 @@ def build_row(stream_id: str, version: int, number: int, group: Group) -> dict[s
         group.epoch,
         group.pieces,
         entries,
-        # No task opens a log file, and the newest one may hold other events by then.
+        # Inline frames: tasks don't read the log, and the newest commit may not have them then.
         b64encode(join_frames(entries)).decode(),
     )
     row: dict[str, Any] = {
@@ -351,7 +348,7 @@ def build_row(stream_id: str, version: int, number: int, group: Group) -> dict[s
 
 
 def parse_row(row: Mapping[str, Any], *, stream_id: str) -> Group:
-    """Return the group that a row plans; InvalidInputError unless it is unchanged."""
+    """Return the group of a row, or raise InvalidInputError if the row was changed."""
     if row["digest"] != _digest(row):
         raise InvalidInputError(
             "a row of the compaction plan was changed", remedy=_UNCHANGED, number=row["number"]

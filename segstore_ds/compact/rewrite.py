@@ -7,8 +7,8 @@ Guarantees: the same events at the same offsets in the same order. Nothing names
 the commit, so a crash at any point leaves the old stream. Readers of older versions keep reading
 the inputs until upkeep deletes them. A group whose inputs another commit changed is skipped; of two
 compactions of one segment at most one wins. Memory holds one output frame, the read and write
-buffers, and a few tiny segments that were decoded ahead. A group reads its inputs once and writes
-at most as much; it does so again where the output would pass the target in bytes.
+buffers, and a few tiny segments that were decoded ahead. A group reads its inputs once, and once
+more for each further attempt if an output would pass the target in bytes.
 """
 
 import logging
@@ -52,9 +52,9 @@ from segstore_ds.write.staged import delete_staged
 from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
 _LOG = logging.getLogger(__name__)
-TINY_THREADS = 8  # tiny segments fetched and decoded at once; mostly they wait for a far store
-SETTLED_BYTES = 1 << 20  # from here on, a merge after a commit makes Parquet of Arrow
-_JOINED_SHARE = 8  # small batches are joined to this share of a frame at most: frames stay full
+TINY_THREADS = 8  # tiny segments fetched and decoded at once; mostly they wait for the storage
+SETTLED_BYTES = 1 << 20  # least input bytes for which a merge after a commit writes Parquet
+_JOINED_SHARE = 8  # small batches are joined up to a frame divided by this: frames stay full
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class CompactJob:
     version: int  # the version that the job was planned on
     epochs: dict[int, str] = field(repr=False)  # schema text by epoch number
     layout: Layout  # compression and frames of the outputs
-    key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
-    time_column: str | None = None  # the column whose bounds are kept whatever the layout says
+    key_columns: tuple[str, ...] = ()  # columns for which frames get a Bloom filter
+    time_column: str | None = None  # column whose bounds are kept whatever the layout says
     mirrors: Mirrors | None = None  # other folders with the stream's objects
     dropped: frozenset[str] = frozenset()  # stored names of columns that need not be kept
-    clock: Clock = field(default=SYSTEM_CLOCK, repr=False)  # where new ids come from
+    clock: Clock = field(default=SYSTEM_CLOCK, repr=False)  # makes new ids
 
     def take(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Group]:
         """Return the groups of rows of `PLAN_SCHEMA`, each once."""
@@ -83,11 +83,11 @@ class CompactJob:
 
     def run(self, rows: Iterable[Group]) -> Generator[Replacement, None, None]:
         """Write the outputs of groups and yield what replaces each."""
-        nonce = self.clock.new_id()[:12]  # names differ by the group, which comes once
+        nonce = self.clock.new_id()[:12]  # one for all: names also contain the group's offset
         return run_each(lambda _, group: run_group(self, group, nonce=nonce), rows, self.discard)
 
     def size(self, rows: Iterable[Group]) -> int:
-        """Return how many encoded bytes groups have."""
+        """Return the encoded bytes of groups."""
         return sum(group.bytes for group in rows)
 
     def discard(self, done: Iterable[Replacement]) -> None:
@@ -103,7 +103,7 @@ class CompactJob:
         most_bytes: int = 1 << 62,
         storage: Storage | None = None,
     ) -> Target:
-        """Return where segments are written again: in a format, or by the layout's sizes."""
+        """Return where outputs are written: in one format, or as the layout says."""
         layout = replace(self.layout, inline_bytes=0)
         if form is not None:
             layout = replace(
@@ -117,7 +117,7 @@ class CompactJob:
 def plan_job(
     context: StreamContext, root: Root, layout: Layout, *, stages: bool = False
 ) -> CompactJob:
-    """Return what all groups of a compaction share; `stages` says that they write to the stream."""
+    """Return what all groups of a compaction share; `stages` if they write to the stream."""
     epochs = {epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs}
     seams = context.log.seams
     return CompactJob(
@@ -135,7 +135,10 @@ def plan_job(
 
 
 def joins_of(job: CompactJob) -> Joins:
-    """Return what tells if bytes of one epoch convert to another, but for dropped columns."""
+    """Return a function that tells whether bytes of one epoch can be converted to another.
+
+    Only columns that were dropped may be lost.
+    """
     known: dict[tuple[int, int], bool] = {}
 
     def joins(older: int, newer: int) -> bool:
@@ -159,7 +162,7 @@ def _lifts(older: pa.Schema, target: pa.Schema, dropped: frozenset[str]) -> bool
 def plan_range_groups(
     status: TableStatus, root: Root, job: CompactJob, rules: CompactRules, bounds: tuple[int, int]
 ) -> list[Group]:
-    """Choose the groups among the segments that hold events of a range."""
+    """Choose groups among the segments that hold events of a range."""
     return plan_groups(
         status.segments(root, *bounds, with_stats=False),
         rules,
@@ -177,8 +180,8 @@ def frames_of(job: CompactJob, entry: SegmentEntry) -> Sequence[FrameEntry]:
 def run_group(job: CompactJob, group: Group, *, nonce: str) -> Replacement:
     """Write the outputs of a group and return them as a durable, uncommitted replacement.
 
-    `nonce` is 12 hex digits that no other attempt at this group has. If it fails, the outputs are
-    deleted if possible.
+    `nonce` is 12 hex digits, unique to this attempt. After a failure the outputs are deleted, best
+    effort.
     """
     token = names.build_token(job.version, nonce)
     slices = [*group.inputs]
@@ -217,19 +220,20 @@ def _write_piece(
 ) -> tuple[SegmentEntry, ...]:
     def write(form: str, name: str, limit: int = 1 << 62) -> tuple[SegmentEntry, ...]:
         target = job.target(group.epoch, token, form=form, most_bytes=limit)
-        # Encoded Arrow frames are only passed on to Arrow, and not if they are to become others.
+        # Encoded frames can only be passed on to Arrow; a single segment needs other frames.
         decoded = len(slices) == 1 or form != ARROW
         contents = (events_of if decoded else _contents)(job, group.epoch, slices)
         writer = TaskWriter(target, group.start, f"{piece}{form[0]}{name}")
         return writer.stage(read_ahead(contents)).segments
 
-    # The next round splits what is still too large. A merge grows where Parquet takes more bytes.
+    # A split has no limit: the next round splits what is still too large. An output of a merge may
+    # be larger than its inputs, as Parquet sometimes needs more bytes.
     rules = group.rules
     most = sys.maxsize if rules.mode == SPLIT else max(rules.target_bytes, group.bytes)
     chosen = output_format(job.layout, decode_schema(job.epochs[group.epoch]), slices)
     for form in dict.fromkeys((chosen, ARROW)):
-        # First without a limit: a limit that was not needed could cut the output in two segments
-        # that every later compaction would merge again. A name is never reused for other bytes.
+        # First without a limit: an unneeded limit could cut the output into two segments, which
+        # every later compaction would merge again. The second try has a name of its own.
         for name, limit in (("", 1 << 62), ("l", most)):
             try:
                 outputs = write(form, name, limit)
@@ -246,17 +250,17 @@ def _write_piece(
                 return outputs
             delete_staged(job.storage, outputs)
             if len(formats) > 1:
-                # Parquet can't hold some of the events. A remainder in Arrow would be merged with
-                # its neighbours again in every compaction; as Arrow, all fit in one segment.
+                # Parquet can't hold some of the events. Every later compaction would merge that
+                # Arrow remainder with its neighbours again. As Arrow all fit into one segment.
                 break
-    return ()  # no way to merge them within the target: they stay as they are
+    return ()  # they can't be merged within the target, and stay as they are
 
 
 def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[PlacedSegment]) -> str:
-    """Return the `segmentFormat` option that holds for the outputs of a group. Pure.
+    """Return the value of `segmentFormat` for the outputs of a group. Pure.
 
-    If any input is Parquet-backed, or they have `SETTLED_BYTES`, `HOT` becomes `auto`, which writes
-    small outputs as Arrow; otherwise it becomes Arrow.
+    If any input is Parquet, or all together have `SETTLED_BYTES`, `HOT` becomes `auto`, which
+    writes small outputs as Arrow. Otherwise it becomes Arrow.
     """
     wanted = layout.segment_format
     if wanted == HOT:
@@ -269,7 +273,7 @@ def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[PlacedSegm
 def _contents(
     job: CompactJob, epoch: int, slices: Sequence[PlacedSegment]
 ) -> Iterator[pa.RecordBatch | Frame]:
-    """Yield the events of whole segments; frames that are already large are passed on encoded."""
+    """Yield the events of whole segments; pass on encoded frames that are large enough."""
 
     def has_large_frames(segment: PlacedSegment) -> bool:
         kept = segment.entry.epoch == epoch and segment.entry.format == ARROW
@@ -277,7 +281,7 @@ def _contents(
 
     for large, run in groupby(slices, has_large_frames):
         segments = list(run)
-        if not large:  # thousands of tiny ones: schemas are parsed once for all of them
+        if not large:  # together: thousands of tiny segments share one parsed schema
             yield from events_of(job, epoch, segments)
             continue
         for frame in _raw_frames(job, segments):
@@ -292,7 +296,7 @@ def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
 def events_of(
     job: CompactJob, epoch: int, slices: Sequence[PlacedSegment]
 ) -> Iterator[pa.RecordBatch]:
-    """Return the events of slices, converted to the schema of an epoch."""
+    """Yield the events of slices, converted to the schema of an epoch."""
     schema = decode_schema(job.epochs[epoch])
     reading = Reading(
         storage=job.storage,
@@ -312,7 +316,7 @@ def events_of(
 
 
 def join_small(batches: Iterable[pa.RecordBatch], most_rows: int) -> Iterator[pa.RecordBatch]:
-    """Join neighbouring small batches, because handing one to the writer is no cheaper if small."""
+    """Join neighbouring small batches: writing a batch has a fixed cost."""
     most_bytes = FRAME_BYTES // _JOINED_SHARE
     held: list[pa.RecordBatch] = []
     rows = held_bytes = 0

@@ -1,13 +1,12 @@
-"""Runs compactions: rounds of plan, merge and commit, until there is nothing left to do.
+"""Runs compactions: rounds of plan, rewrite and commit, until a round changes nothing.
 
-A round that changes nothing is the last one. Segments that can't become fewer are left as they are,
-so repeated calls do not rewrite them.
+Segments that can't become fewer are left as they are, so repeated calls do not rewrite them.
 
-After a commit the work is bounded: it looks only at the newest segments and rewrites at most
-`AUTO_BYTES` of them, so a commit never waits for the stream's whole history. The parts of tables
-are merged here, too. The part that a spill wrote is written again with filters of whole segments,
-made of those of their frames. Each of these is a commit of its own, for which no commit of events
-waits. A part without filters serves every read, which opens its segments instead.
+Automatic compaction after a commit looks only at the newest segments and rewrites at most
+`AUTO_BYTES` of them, so it never has to read the stream's whole history. Parts of tables are merged
+here, too. A part that a spill wrote is written again with Bloom filters of whole segments, joined
+from those of their frames. Each of these is a commit of its own, for which no commit of events
+waits. Reads also work with a part that has no filters: they open its segments instead.
 """
 
 import sys
@@ -39,16 +38,16 @@ from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.layout import HOT, Layout
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
-COMMIT_ROWS = 256  # of a job's, at most
+COMMIT_ROWS = 256  # most rows of a job in one commit
 ROUNDS = 32
 CONFLICTS = 3
 AUTO_BYTES = 32 << 20  # most input bytes rewritten after one commit
-# Parquet is decoded and encoded anew, which the next micro-batch would wait for: rewrite less.
+# Parquet is decoded and encoded again, and the next micro-batch waits for that: rewrite less.
 AUTO_PARQUET_BYTES = 4 << 20
 AUTO_PARQUET_ROWS = 1 << 18
 AUTO_SEGMENTS = 256  # how many of the newest segments are considered
 T = TypeVar("T")
-MOST_LOOKED = 4096  # segments that one commit looks at; the next one goes on behind them
+MOST_LOOKED = 4096  # segments whose filters one commit collects; the next commit continues
 _FILTER_THREADS = 16  # each mostly waits for the storage
 
 
@@ -63,8 +62,7 @@ def run_compact(
     """Compact a range of a stream, in as many commits as needed.
 
     `bounds` are ``(start, end)`` offsets; None means all listed events. A budget in `rules` bounds
-    the whole call. If an error occurs, earlier commits of the call stay. Called again, it does
-    nothing.
+    the whole call. After an error, earlier commits of the call stay. A second call does nothing.
     """
     total, conflicts = Compaction(context.log.refresh().version), 0
     rows = [0, 0]  # done, and planned so far
@@ -96,19 +94,19 @@ def run_compact(
 
 
 def bind_range(context: StreamContext, start: CutLike | None, end: CutLike) -> tuple[int, int]:
-    """Return the offsets between two cuts on the newest root; no start is the oldest segment."""
+    """Return the offsets of two cuts on the newest root; `start` of None is the head."""
     first = Cut("head") if start is None else parse_cut(start)
     remedy = "start at 'head', or give no start"
     return resolve_range(context, context.log.refresh(), first, parse_cut(end), remedy=remedy)
 
 
 def commit_bytes(context: StreamContext) -> int:
-    """Return the most input bytes of a commit; an engine runs many rows at once."""
+    """Return the most input bytes of one commit: no limit where an engine runs the rows."""
     return COMMIT_BYTES if context.launch is run_here else sys.maxsize
 
 
 def in_commits(rows: Iterable[T], size: Callable[[T], int], most_bytes: int) -> Iterator[list[T]]:
-    """Yield the rows of each commit, in order: some rows, within the bytes unless one is larger."""
+    """Yield the rows of each commit, in order; only a single row may have more bytes than that."""
     batch: list[T] = []
     held = 0
     for row in rows:
@@ -129,7 +127,7 @@ def run_batch(
     attempts: int = COMMIT_ATTEMPTS,
     note: Callable[[Replacement], None] = lambda _: None,
 ) -> Compaction:
-    """Write the outputs of some groups and replace them in one commit; `note` hears of each."""
+    """Write the outputs of some groups, call `note` with each, and replace all in one commit."""
     done: list[Replacement] = []
     with closing(context.launch(job, groups)) as runs:
         for run in runs:
@@ -140,7 +138,7 @@ def run_batch(
 
 
 def commit_job(context: StreamContext, job: CompactJob, done: Sequence[Replacement]) -> None:
-    """Replace in one commit the groups that tasks of a job ran."""
+    """Replace in one commit the groups that a job's tasks have rewritten."""
     if context.log.root.stream_id != job.stream_id:
         raise PositionError(
             "the stream was recreated in the meantime", remedy="plan again", url=job.storage.url
@@ -167,15 +165,15 @@ def plan_auto(rules: CompactRules, *, parquet: bool = False) -> CompactRules:
 def run_auto_compact(context: StreamContext, layout: Layout) -> Compaction | None:
     """Replace the newest runs worth compacting; return None if there are none.
 
-    It runs after the acknowledgement, in the process that committed. The query's own next append
-    comes after it, and appends of other writers are rebased over. Groups that another compaction
-    has already replaced are skipped.
+    It runs after the acknowledgement, in the process that committed, and delays the next append of
+    the same writer; other writers append meanwhile. Groups that another compaction has replaced are
+    skipped.
     """
     root = context.log.root
     recent = _recent(context, root)
     parquet = any(segment.entry.format == PARQUET for segment in recent)
     if layout.segment_format == "auto":
-        # A commit waits for this: small runs stay Arrow, and large ones of few rows, too.
+        # The next append waits for this: small runs stay Arrow, and large ones of few rows, too.
         layout = replace(layout, segment_format=HOT)
         rows = sum(segment.entry.rows for segment in recent)
         size = sum(segment.entry.bytes for segment in recent)
@@ -202,7 +200,9 @@ _Merge = Callable[[Root, tuple[str, ...], Slot], Root | None]
 
 
 def run_due_merge(context: StreamContext, *, complete: bool = False) -> None:
-    """Merge parts of one kind if a merge is due; `complete` asks storage whether filters lack.
+    """Merge parts of one table if due, else add missing filters to a part.
+
+    `complete` also considers parts that are not in memory, and missing bounds.
 
     Runs at most one merge: a merge that this one makes due waits for the next commit, so that no
     commit pays for all of them.
@@ -220,7 +220,7 @@ def run_due_merge(context: StreamContext, *, complete: bool = False) -> None:
 
 
 def add_bounds(context: StreamContext) -> None:
-    """Give parts the bounds of the time column where they lack them; a commit if some change."""
+    """Add bounds of the time column to parts that lack them; commit only if there are any."""
     if not context.status.lacks_bounds(context.log.root):
         return
 
@@ -236,7 +236,7 @@ def add_bounds(context: StreamContext) -> None:
 
 
 def _add_filters(context: StreamContext, part: PartRef) -> None:
-    """Give some segments of a part their filters on key columns."""
+    """Add filters on key columns to segments of a part."""
     find = partial(find_filters, context.status.storage)
 
     def add(root: Root, _paths: tuple[str, ...], slot: Slot) -> Root | None:
@@ -247,7 +247,7 @@ def _add_filters(context: StreamContext, part: PartRef) -> None:
 
 def _commit(context: StreamContext, merge: _Merge, paths: tuple[str, ...]) -> None:
     def next_root(root: Root, slot: Slot) -> Root | None:
-        # A lost race means that others are writing: the winner merges.
+        # After a lost race give up: the winner merges.
         merged = merge(root, paths, slot) if slot.attempt == 0 else None
         return merged and replace(merged, operation=Operation.MERGE)
 
@@ -257,8 +257,8 @@ def _commit(context: StreamContext, merge: _Merge, paths: tuple[str, ...]) -> No
 def plan_key_filters(status: TableStatus, root: Root, *, complete: bool = False) -> PartRef | None:
     """Return the newest part whose filters were not collected yet; None if there is none.
 
-    A part that is not in memory is read only if `complete`: the process that wrote it has it there.
-    Parts in lists are passed over: each was the newest one once.
+    Without `complete` only parts in memory count, such as those that this process wrote. Parts in
+    lists are skipped: each was the newest part once.
     """
     parts = (part for part in reversed(root.parts) if complete or status.table.holds(part))
     return next((part for part in parts if status.table.lacks_filters(part)), None)
@@ -271,9 +271,9 @@ def find_filters(storage: Storage, entries: Sequence[SegmentEntry]) -> list[Segm
         try:
             return segment_filters(storage, entry)
         except MissingObjectError:
-            return None  # repair may bring it back
+            return None  # not collected: a repair may restore the segment
         except FormatError:
-            return {}  # readers open it, and tell what is wrong
+            return {}  # no filter: readers open the segment and report the damage
 
     with ThreadPoolExecutor(_FILTER_THREADS, "segstore-key-filters") as threads:
         return list(threads.map(look, entries))

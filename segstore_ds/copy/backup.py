@@ -1,14 +1,14 @@
-"""Backups: the folder of a stream once more, byte for byte, which a later call brings up to date.
+"""Backups: a byte-for-byte copy of a stream's folder, which a later call brings up to date.
 
-The order makes the backup whole at any time, while writers and upkeep go on:
+This order keeps the backup consistent at any time, while writers and upkeep go on:
 
-1. Read the records of readers, then the newest root: no record has seen a later version.
-2. Copy the objects that the versions kept need and the backup lacks; names are never reused.
+1. Read the records of readers, then the newest root: no record refers to a later version.
+2. Copy the objects that the kept versions need and the backup lacks; names are never reused.
 3. Add the commit files that it lacks, in ascending order. The last one makes the backup what the
    stream was in 1.
 4. Add the records of readers, and write the hint.
 
-A backup that was written to is another stream, from which the next call refuses to continue.
+A backup that was written to is another stream, and the next call refuses to continue it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from segstore_ds.status.references import list_objects, read_references
 from segstore_ds.status.store import read_sound
 from segstore_ds.storage import Storage
 
-_LOOKS = 2  # one wrong bit in an answer is no other stream
+_LOOKS = 2  # read again before bytes count as different: one answer may have a wrong bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class BackedUp:
     Attributes:
         version: The version that the backup is of.
         tail: Its tail.
-        objects: How many objects were copied; those that were there are not.
-        bytes: Their size.
+        objects: How many objects were copied; those that were there before don't count.
+        bytes: The size of the copied objects.
         commits: How many commit files were added.
     """
 
@@ -67,7 +67,7 @@ def run_backup(
         )
     sizes = {info.path: info.size for info in list_objects(source)}
     for path in filter(names.is_status, [*sizes]):
-        sizes.setdefault(names.twin_of(path), sizes[path])  # either is read where the other is gone
+        sizes.setdefault(names.twin_of(path), sizes[path])  # either can be read for the other
     there = {info.path: info.size for info in list_objects(target)}
     files = context.log.files.at(target)
     start = _first_missing(context, root, files, there.keys() - sizes.keys())
@@ -107,7 +107,7 @@ def _commits(context: StreamContext, root: Root, start: int) -> Iterator[tuple[i
         try:
             yield number, context.log.files.read_sound(number)[1]
         except FormatError:
-            if number > left_behind:  # else a repair knows that it can't be read
+            if number > left_behind:  # a repair has abandoned all up to there
                 raise
 
 
@@ -122,7 +122,7 @@ def _records(source: Storage) -> Iterator[tuple[str, bytes]]:
 
 
 def _needed(context: StreamContext, root: Root) -> Iterator[str]:
-    """Yield the objects that the versions kept list."""
+    """Yield the objects that the kept versions list."""
     oldest = plan_horizon(root, floor=0, until_us=root.time_us).version
     found = read_references(context.status, root, gone_before=oldest, gone_until_us=root.time_us)
     yield from found.live
@@ -168,7 +168,7 @@ def _another(files: MetadataLog[Root], version: int) -> InvalidInputError:
 def _copy(
     context: StreamContext, root: Root, target: Storage, paths: Sequence[str]
 ) -> Iterator[str]:
-    """Copy objects, those that the root lists checked against it; yield their paths."""
+    """Copy objects and yield their paths; segments that the root lists are verified."""
     source, left = context.storage, set(paths)
     for path in paths:
         if names.is_status(path):

@@ -1,7 +1,7 @@
 """Clones: streams that start with the segments of another stream, without copying any.
 
-A clone starts from the newest version or from an older one that is kept, and may end at a cut. Only
-a part, a list and a segment that the cut divides are written again, in the clone's folder.
+A clone starts from the newest version or from an older one that is kept, and may end at a cut. If
+the cut divides a part, a list or a segment, that one is written anew in the clone's folder.
 
 A clone takes three commits, however long the stream: a pin in the origin; the clone's first root,
 which lists the origin's parts and segments by their names there; and a note in the pin that the
@@ -9,12 +9,12 @@ clone is made. After that both streams change independently, and neither ever de
 the other's folder. `run_materialize` copies the shared objects under the same names, so only the
 root changes when the clone releases its origin.
 
-Crash argument. After the pin alone, the origin keeps a version longer than needed, and a repeated
-call continues with exactly that version; a pin never moves. The clone's root is created
-exclusively, so only one of two runners makes it. Both build it from the same pinned version, under
-the stream id that the pin names. A call returns only after the pin says that the clone is made. If
-the clone is missing after that, it was moved, so no second clone is made of a pin that the first
-one needs.
+Crash argument. After a crash between pin and root, the origin keeps a version longer than needed,
+and a repeated call continues with exactly that version; a pin never moves. The clone's root is
+created exclusively, so only one of two concurrent calls makes it. Both build it from the same
+pinned version, under the stream id that the pin names. A call returns only after the pin says that
+the clone is made. If the clone is missing after that, it was moved, so no second clone is made of a
+pin that the first one needs.
 """
 
 from collections.abc import Iterator
@@ -117,9 +117,9 @@ def run_clone(context: StreamContext, target: Storage, request: CopyRequest) -> 
 
 
 def _read_asked(context: StreamContext, request: CopyRequest) -> Root | None:
-    """Return the version that a request of a version or of a cut means; None for other requests.
+    """Return the root of a request that names a version or an end; None for other requests.
 
-    It is read and the cut bound before the pin, so that a request which can't be met pins nothing.
+    It is read, and the end bound, before the pin is made, so an invalid request pins nothing.
     """
     known = pins_of(context.log.root).get(request.copy_id)
     if (request.version is None and request.end == "tail") or (known and known.made):
@@ -141,7 +141,7 @@ def _read_asked(context: StreamContext, request: CopyRequest) -> Root | None:
 def _cut(
     context: StreamContext, target: Storage, root: Root, end: int, request: CopyRequest
 ) -> Root:
-    """Return the root without the events from `end` on; the target gets what the cut divides."""
+    """Return the root without the events from `end` on; write what the cut divides to `target`."""
     if end == root.tail:
         return root
     if end == root.head:
@@ -183,7 +183,7 @@ def _cut(
 
 
 def _find_made(log: StreamLog, request: CopyRequest, origin: Root) -> Copied:
-    done = find_done(log, request, origin)  # another runner may have made it just now
+    done = find_done(log, request, origin)  # another call may have made it just now
     if done is None:
         raise InvalidInputError(
             "the clone was made before, but is no longer at its location",
@@ -199,8 +199,8 @@ def run_materialize(context: StreamContext) -> int:
     """Copy a clone's shared objects into its own folder and release the origin.
 
     Every object is copied under its existing name, so the call can be interrupted and repeated, and
-    readers of older versions keep working. Appends and compactions meanwhile are rebased over.
-    Returns how many objects were copied; 0 for a stream that shares none.
+    readers of older versions keep working. Appends and compactions may be committed meanwhile.
+    Returns how many objects were copied.
     """
     storage, copied = context.storage, 0
     sharing = root = context.log.refresh()
@@ -250,9 +250,9 @@ def _take(transfer: Transfer, storage: Storage, shared: tuple[str, bool]) -> boo
 
 
 def _shared(context: StreamContext, root: Root) -> Iterator[tuple[str, bool]]:
-    """Yield each object that a root refers to outside its own folder, and whether it is required.
+    """Yield each object of a root that its folder lacks, and whether it is required.
 
-    Retired parts are copied, too, if they still exist, because upkeep reads them.
+    Retired parts are copied if they still exist, because upkeep reads them.
     """
     here = {info.path for info in list_objects(context.storage)}
     # Retired objects may be deleted: a deletion can crash before it removes them from the root.

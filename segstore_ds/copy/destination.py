@@ -1,4 +1,4 @@
-"""A copy of any mode: what is asked, whether it may begin or is done, and its one commit."""
+"""What all modes of a copy share: the request, whether it may begin or is done, the commit."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -33,8 +33,8 @@ class CopyRequest:
     """What a caller asks to copy."""
 
     copy_id: str  # names the copy: a call with the same id continues it, or does nothing
-    start: str  # the text of the cut where the range begins; part of what the id stands for
-    end: str  # the text of the cut where it ends
+    start: str  # the text of the cut where the range begins
+    end: str  # the text of the cut where the range ends
     seal: bool = False  # whether the destination is sealed after the last event
     # ``segments``, ``events``, ``rows`` (made by a job from the events) or ``clone``.
     mode: str = "segments"
@@ -75,13 +75,13 @@ class CopyRequest:
         return resolve_range(context, root, *cuts, remedy="start the copy at 'head'")
 
     def digest(self, source: Root) -> str:
-        """Return the digest that tells this request from another one under the same id."""
+        """Return a digest of the arguments, which shows when an id is used for other ones."""
         given = [source.stream_id, source.generation, self.start, self.end, self.seal, self.mode]
         given += [] if self.version is None else [self.version]
         return digest_of(build_json(given))
 
     def check_digest(self, known: str, source: Root, *, url: str) -> None:
-        """Raise InvalidInputError unless this is the digest that the id stands for at `url`."""
+        """Raise InvalidInputError if the copy at `url` was begun with another digest."""
         if known != self.digest(source):
             raise InvalidInputError(
                 "the copy id was used for another copy",
@@ -91,7 +91,7 @@ class CopyRequest:
             )
 
     def begin(self, source: Root, bounds: tuple[int, int], *, mode: str) -> CopyRecord:
-        """Return the record of this copy of a range of the source, without what it made."""
+        """Return the record of this copy, still without the numbers of segments and bytes."""
         return CopyRecord(
             copy_id=self.copy_id,
             mode=mode,
@@ -106,14 +106,14 @@ class CopyRequest:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy did: the destination holds the source's events ``[start, end)``, or a job's rows.
+    """What a copy did: the destination has the source's events ``[start, end)``, or a job's rows.
 
     Attributes:
         start: Offset of the first event of the source.
         end: Offset after the last event of the source.
         segments: Number of segments that the copy added to the destination.
         bytes: Encoded bytes of those segments; 0 for a clone.
-        reused: Number of segments that had arrived whole in an earlier attempt.
+        reused: Number of segments that an earlier attempt had completed.
         repeated: Whether the copy had been done before.
     """
 
@@ -125,12 +125,12 @@ class Copied:
     repeated: bool = False
 
 
-EpochTexts = tuple[int, str, str | None, Names]  # since when, its schema, Spark's JSON, names
+EpochTexts = tuple[int, str, str | None, Names]  # first offset, schema, Spark's JSON, names
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A copy's destination as a run of the copy found it; picklable."""
+    """A copy's destination, as it was when a run of the copy began; picklable."""
 
     storage: Storage = field(repr=False)  # the folder
     request: CopyRequest  # what the caller asked for
@@ -138,10 +138,10 @@ class Destination:
     client: str  # who commits, for the history
     # The result if the copy had been made before; then there is nothing to do.
     done: Copied | None = None
-    # The version that the first root gets. What is staged from now on is there when a root gets
-    # that version: only a drop deletes it, and it leaves a later one.
+    # The version that the first root gets. Only a drop deletes what is staged meanwhile. After it
+    # a first root gets a later version, so this commit fails.
     position: int = 0
-    clock: Clock = field(default=SYSTEM_CLOCK, repr=False)  # of the process that commits
+    clock: Clock = field(default=SYSTEM_CLOCK, repr=False)  # of the committing process
 
     @property
     def log(self) -> StreamLog:
@@ -149,7 +149,7 @@ class Destination:
         return StreamLog(self.storage, clock=self.clock)
 
     def find_done(self) -> Copied | None:
-        """Return the result if the copy has been made since."""
+        """Return the result if another run has made the copy since."""
         return find_done(self.log, self.request, self.source)
 
     def commit(
@@ -204,14 +204,14 @@ class Destination:
 
 
 def bytes_of(status: TableStatus, root: Root, ranges: Iterable[tuple[int, int]]) -> int:
-    """Return how many encoded bytes the segments of ranges have."""
+    """Return the encoded bytes of the segments in some ranges."""
     runs = (run for bounds in ranges for run in status.runs(root, *bounds))
     return sum(int(run.columns.bytes.sum()) for run in runs)
 
 
 def open_destination(source: StreamContext, target: Storage, request: CopyRequest) -> Destination:
     """Find out whether a copy may begin, or is done; `source` is refreshed."""
-    # Comparing names is enough: under any other name, the source's folder already holds a log.
+    # Comparing names is enough: if other names mean the same folder, it already holds a log.
     overlap = compare_names(target, source.storage)
     if overlap is Overlap.SAME:
         raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
@@ -219,13 +219,13 @@ def open_destination(source: StreamContext, target: Storage, request: CopyReques
     log, root = StreamLog(target, clock=source.clock), source.log.root
     done = find_done(log, request, root)
     position = None if done else first_version(log.files)
-    if position is None:  # another run was first, a moment ago
+    if position is None:  # another run has just made it
         done = done or find_done(log, request, root)
     return Destination(target, request, root, source.client, done, position or 0, source.clock)
 
 
 def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
-    """Return the result of a copy that is done; None if the destination may begin now."""
+    """Return the result of a copy that is done; None if the destination may be created."""
     if may_begin(log.files, resumed=names.COPIED) is not None:
         return None
     known = log.open().copies.get(request.copy_id)

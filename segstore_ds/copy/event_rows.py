@@ -1,9 +1,9 @@
 """A copy by events whose rows come from a job: many tasks stage them, one commit lists all.
 
-The job may change the events, so the rows are not those of the source. A job that names the offset
-of each row has them checked against its range (`OffsetCheck`); the helper `copy` reads the range
-itself. One job is one piece (`copy.staging`): a copy that several jobs share goes on after the last
-piece that was made in the same way. Nothing can be read before the one commit.
+The job may change the events, so the rows are not those of the source. If the rows have a column of
+offsets, it is checked against the range of the job (`OffsetCheck`); `segstore.spark.copy` reads the
+range itself. One job is one piece (`copy.staging`): a copy that several jobs share goes on after
+the last piece that was made in the same way. Nothing can be read before the commit.
 """
 
 import secrets
@@ -39,8 +39,8 @@ class RowsCopy:
 
     copy: EventsCopy  # the copy that it belongs to
     job: WriteJob  # stages the rows; `repeated` if the copy had been made before
-    span: Range  # the part of the copy's range that the rows are of
-    column: str | None = None  # of their offsets, which is not stored
+    span: Range  # the part of the copy's range from which the rows were made
+    column: str | None = None  # the column of offsets, which is not stored
 
     def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> tuple[StagedTask, Range]:
         """Stage one task's rows; return also their first and last offset, if they have them."""
@@ -51,7 +51,7 @@ class RowsCopy:
         return staged, (check.first, check.last)
 
     def commit(self, sent: Iterable[tuple[StagedTask, Range]]) -> None:
-        """Note the rows that tasks staged, in task order; commit the copy if they are all of it."""
+        """Record the rows that tasks staged, in task order; commit if they complete the copy."""
         copy, job = self.copy, self.job
         ordered = sorted(sent, key=lambda one: one[0].task)
         check_offsets([offsets for _, offsets in ordered])
@@ -68,7 +68,8 @@ class RowsCopy:
         except SegstoreError:
             delete_staged(job.storage, segments)
             raise
-        # From here on a piece or a root may name them, whatever the answer: upkeep deletes them.
+        # From here on a piece or a root may name the segments, even after an error: only upkeep
+        # may delete them.
         if self.span == copy.bounds:
             copy.commit_segments(segments)
         else:
@@ -93,10 +94,10 @@ def plan_rows_copy(
     column: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RowsCopy:
-    """Fix what all tasks of a job share; only the first run binds the copy's range.
+    """Plan what all tasks of a job share; only the first run binds the copy's range.
 
-    `write` holds the rows' schema and layout. Without a span the rows are of the whole range.
-    Pieces of other jobs count if they have the same `made_by`.
+    `write` has the schema and the layout of the rows. `span` is the whole range by default. Pieces
+    of other jobs count if they have the same `made_by`.
     """
     request = CopyRequest(copy_id, *cuts, seal, ROWS)
     text = encode_schema(normalise_schema(write.schema))
@@ -122,9 +123,9 @@ def plan_rows_copy(
 
 @dataclass(slots=True)
 class OffsetCheck:
-    """Takes the column of offsets out of one task's rows, and checks it against a range.
+    """Removes the column of offsets from one task's rows, and checks it.
 
-    Each row is an event of the range; they come in the order of the source, each once.
+    The offsets must lie in the range and ascend.
     """
 
     column: str
@@ -157,7 +158,7 @@ class OffsetCheck:
 
 
 def check_offsets(checks: Sequence[tuple[int, int]]) -> None:
-    """Check that tasks got rows in order, by the first and last offset of each, or -1."""
+    """Check the order of tasks by the first and last offset of each; -1 for a task without rows."""
     last = -1
     for first, end in checks:
         if 0 <= first <= last:

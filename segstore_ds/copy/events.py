@@ -1,11 +1,11 @@
 """Copies a range of a stream to a new stream, event by event, as one commit.
 
-The events are read and written again. The destination has the source's newest schema as of the
+The events are decoded and encoded again. The destination has the source's newest schema as of the
 first run, offsets from 0, and segments of its own sizes, whatever epochs and segments the source
-has. The first run binds the range (`copy.staging`). Pieces of it are staged in any order, by this
-process or by many, and the destination's first root lists them all. Before that there is no stream;
-a run that resumes stages what is missing. Memory is bounded by the buffers of one writing task and
-the frames that are decoded, and by the list of the segments.
+has. The first run binds the range (`copy.staging`). One process or many stage its pieces in any
+order, and the destination's first root lists them all. Before that there is no stream; a run that
+resumes stages what is missing. Memory is bounded by the buffers of one writing task and the frames
+that are decoded, and by the list of the segments.
 
 A job may stage rows of its own instead (`copy.event_rows`).
 
@@ -68,7 +68,7 @@ from segstore_ds.write.task_writer import TaskWriter
 PIECE_BYTES = 256 << 20  # encoded bytes of the source per piece, approximately
 LEAST_PIECE_ROWS = 1 << 12
 READ_THREADS = 4
-Schema = tuple[str, str | None]  # its text, and Spark's JSON
+Schema = tuple[str, str | None]  # encoded Arrow schema, and Spark's JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class EventsCopy:
         return (self.to.done.start, self.to.done.end) if self.to.done else (0, 0)
 
     def missing(self, pieces: int = 1) -> list[Range]:
-        """Return the ranges that are still to be staged, each of so many pieces at most."""
+        """Return the ranges that are not staged yet, each of at most `pieces` pieces."""
         if self.plan is None:
             return []
         most = self.plan.piece_rows * pieces
@@ -100,7 +100,7 @@ class EventsCopy:
         )
 
     def run(self, rows: Iterable[Range]) -> Generator[int, None, None]:
-        """Stage ranges of the source's events and yield in how many segments, one for each."""
+        """Stage ranges of the source's events; yield the number of segments of each."""
         context = StreamContext.of(StreamLog(self.source))
         context.log.adopt(self.to.source)
         for bounds in rows:
@@ -110,7 +110,7 @@ class EventsCopy:
             yield len(segments) if counts else 0
 
     def size(self, rows: Iterable[Range]) -> int:
-        """Return how many encoded bytes the segments of ranges have."""
+        """Return the encoded bytes of the segments in some ranges."""
         return bytes_of(TableStatus(self.source), self.to.source, rows)
 
     def commit(self) -> Copied:
@@ -123,7 +123,7 @@ class EventsCopy:
             for piece in read_pieces(self.to.storage, copy_id, self.made_by, self.bounds):
                 segments += piece.segments
         except MissingObjectError:
-            # A run that has finished deletes what it noted.
+            # A run that has committed deletes the pieces.
             done = self.to.find_done()
             if done is None:
                 raise
@@ -152,12 +152,12 @@ class EventsCopy:
             try:
                 return self._write(context, root, bounds)
             except SnapshotExpiredError:
-                # Compacted and deleted meanwhile: the same events are in other segments now.
+                # Compacted and deleted meanwhile: other segments have the same events now.
                 if context.log.refresh().version == root.version:
                     raise
 
     def _write(self, context: StreamContext, root: Root, bounds: Range) -> tuple[SegmentEntry, ...]:
-        """Write the events of a range as a version of the source has them."""
+        """Write the events of a range, read from one version of the source."""
         start, end = bounds
         if self.plan is not None:
             check_position(root, Position(self.plan.source, self.plan.generation, start))
@@ -169,13 +169,13 @@ class EventsCopy:
                 head=root.head,
             )
         schema = decode_schema(self.schema[0])
-        # Others may rename columns while it runs: what the plan read is found by stored names.
+        # Columns may be renamed during the copy: find the planned ones by their stored names.
         known = called_columns(context.status, root.epoch)
         planned = decode_schema(self.plan.schema or "") if self.plan is not None else schema
         pairs = zip(planned.names, schema.names, strict=True)
         found = {name: known[one] for one, name in pairs if one in known}
         columns, present = [*found.values()], [*found]
-        # What is read once would only displace what is read again.
+        # The copy reads each event once, so caching would only evict what others read again.
         reading = plan_reading(context, root, start, end, columns=columns, read_cache_bytes=0)
         tasks = plan_tasks(plan_range(context.status, root, reading), partition_bytes=PIECE_BYTES)
         batches = (
@@ -192,7 +192,7 @@ class EventsCopy:
 def run_copy_events(
     context: StreamContext, target: Storage, request: CopyRequest, *, progress: Progress = unheard
 ) -> Copied:
-    """Copy a range to a stream that does not exist yet, or go on with a copy that was begun."""
+    """Copy a range to a new stream, or continue a copy that was begun."""
     context.log.refresh()
     copy = plan_copy_events(context, target, request)
     if copy.to.done is not None:
@@ -218,10 +218,9 @@ def plan_copy_events(
     rows: Schema | None = None,
     made_by: str | None = None,
 ) -> EventsCopy:
-    """Fix what is copied, or find it fixed; `context` is the source's, refreshed.
+    """Plan a copy, or read the plan of its first run; `context` is the source's, refreshed.
 
-    Only the first run binds the range. `rows` is the schema of a job's rows, and `made_by` tells
-    the job from others.
+    `rows` is the schema of a job's rows, and `made_by` tells the job from others.
     """
     to = open_destination(context, target, request)
     root = to.source
@@ -263,7 +262,7 @@ def plan_copy_events(
 
 
 def _named(plan: CopyPlan) -> str:
-    """Return the text of the schema that the copy stores: columns under the source's names."""
+    """Return the encoded schema of the copy, with the column names that callers see."""
     return encode_schema(named_schema(decode_schema(plan.schema or ""), plan.names))
 
 
@@ -286,8 +285,8 @@ def _check_rows(segments: Sequence[SegmentEntry], expected: int, url: str) -> No
 def _narrow(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert events to the schema of the copy, which may be older than the source's newest.
 
-    Columns that were added since are left out. Columns that were widened since still fit, because
-    their values were read from narrower bytes.
+    Columns that were added since are left out. The values of columns that were widened since still
+    fit, because they were stored in the narrower type.
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch

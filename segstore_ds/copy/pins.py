@@ -1,4 +1,4 @@
-"""Pins: commits in an origin by which a clone holds a version and releases it."""
+"""Pins: commits in an origin that keep a version for a clone, and release it."""
 
 import logging
 from collections.abc import Callable
@@ -37,7 +37,7 @@ from segstore_ds.status.table import Slot
 
 _LOG = logging.getLogger(__name__)
 MOST_PINS = 64
-MOST_MOVES = 4  # of an origin from one folder to the next
+MOST_MOVES = 4  # how often a moved origin is followed to its next folder
 
 
 def run_pin(
@@ -50,8 +50,8 @@ def run_pin(
 ) -> Pin:
     """Pin a version for a clone, the newest by default; safe to repeat: a pin never moves.
 
-    Whatever a version lists and the newest one does not was retired after it. So the objects of a
-    version at or above `log_start`, or that a tag keeps, are all there, and the pin keeps them.
+    An object that a version lists and the newest one does not was retired after it. So all objects
+    of a version at or above `log_start`, or that a tag keeps, exist, and the pin keeps them.
     """
 
     def next_root(root: Root, slot: Slot) -> Root | None:
@@ -94,7 +94,7 @@ def run_pin(
 
 
 def read_pinned(context: StreamContext, name: str, pin: Pin) -> Root:
-    """Return the version that a pin holds and of which no clone was made yet."""
+    """Return the version that a pin keeps for a clone that is not made yet."""
     if context.log.root.version == pin.version:
         return context.log.root
     try:
@@ -112,7 +112,7 @@ def mark_made(context: StreamContext, name: str, url: str, clone: Root) -> bool:
     """Note in a pin that its clone exists, so that no second clone is made of it.
 
     `context` is the origin's; `url` is where the clone with the newest root `clone` was found.
-    Returns False if the pin was taken away or belongs to another clone. Safe to repeat.
+    Returns False if the pin was removed or belongs to another clone. Safe to repeat.
     """
 
     def made(pin: Pin, _slot: Slot) -> Pin:
@@ -131,18 +131,18 @@ def run_unpin(context: StreamContext, name: str) -> None:
 
 
 def unpin_origins(context: StreamContext, root: Root) -> None:
-    """Remove the pins of a dropped clone and skip origins that are gone; safe to repeat."""
+    """Remove the pins of a dropped clone; skip origins that are gone. Safe to repeat."""
     for origin, there in _origins(context, root):
-        _tell(context, there, origin, lambda _pin, _slot: None)
+        _change_at(context, there, origin, lambda _pin, _slot: None)
 
 
 def release_origins(context: StreamContext, root: Root) -> None:
-    """Note that a clone no longer needs its origins; origins that are gone are skipped.
+    """Note in the pins that a clone no longer needs its origins; skip origins that are gone.
 
     Readers of the clone's older versions may still need them during the grace.
     """
     for origin, there in _origins(context, root):
-        _tell(
+        _change_at(
             context,
             there,
             origin,
@@ -151,9 +151,9 @@ def release_origins(context: StreamContext, root: Root) -> None:
 
 
 def last_sharing(newest: Root) -> Root:
-    """Return a root that names a clone's origins, even after the clone released them. Pure.
+    """Return a root that names a clone's origins, even after `materialize` removed them. Pure.
 
-    A materialize call may have stopped after its commit and before the release.
+    That call may have stopped between its commit and the release.
     """
     if newest.origins:
         return newest
@@ -166,15 +166,15 @@ def last_sharing(newest: Root) -> Root:
     return replace(newest, origins=origins)
 
 
-def _tell(
+def _change_at(
     context: StreamContext,
     there: StreamContext,
     origin: Origin,
     change: Callable[[Pin, Slot], Pin | None],
 ) -> None:
-    """Change the pin of a clone in its origin, or in the stream that took the origin's place.
+    """Change the pin of a clone in its origin, or in the folder that was promoted in its place.
 
-    The clone doesn't depend on it, so one that can't be told is left with its pin.
+    The clone doesn't depend on the change, so after a failure the pin is left with a warning.
     """
     for _ in range(MOST_MOVES):
         try:
@@ -222,7 +222,7 @@ def _change(
     held_by: str | None = None,
     operation: Operation = Operation.UNPIN,
 ) -> Root:
-    """Change a pin, or remove it by None, unless another clone than `held_by` has its name."""
+    """Change a pin, or remove it if `change` returns None; only `held_by`'s if that is given."""
 
     def next_root(root: Root, slot: Slot) -> Root | None:
         pins = _current(root, slot)

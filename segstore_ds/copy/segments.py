@@ -5,16 +5,16 @@ names, and every frame is checked on the way. If a cut lies within a segment, th
 rewritten and gets a number of its own. Writers and reader positions are not copied.
 
 Guarantees: there is no stream at the destination before all segments are there; its first root
-lists all of them. If interrupted at any point and run again, the copy goes on with the segments
-that have not arrived whole. Run again when done, it changes nothing and reports `repeated`. Events
-appended to the source meanwhile are not part of the copy.
+lists all of them. If interrupted at any point and run again, the copy continues with the segments
+that are not complete. Run again when done, it changes nothing and reports `repeated`. Events that
+are appended to the source meanwhile are not part of the copy.
 
 Several objects are copied at a time. If both folders are in one store, the store copies the object
-itself and the copy is read back. Otherwise ranges are fetched and written at once, and an object
-gets its name when all its bytes were checked.
+itself and the copy is read back. Otherwise ranges are fetched and written concurrently, and an
+object gets its name after all its bytes were checked.
 
 The rows of a `SegmentsCopy` are ranges of offsets, whose segments are looked up in the version that
-was planned on. Of rows that pass through an engine's data only the offset and id count.
+was planned on. If the rows come from an engine's table, only their offset and id are used.
 
 Source: the second approach of Pravega's copyStream.
 """
@@ -60,20 +60,20 @@ from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.task_writer import TaskWriter
 
-TASK_BYTES = 32 << 20  # of a row, at least
+TASK_BYTES = 32 << 20  # least encoded bytes of a row
 MOST_TASKS = 256
-_SYNCED = 8  # objects at a time, of which `OBJECTS` are read or transferred: syncing mostly waits
+_THREADS = 8  # objects at a time; only `OBJECTS` of them are transferred, the others wait for syncs
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedSegment:
-    """What the destination lists in the place of the events ``[start, end)`` of a segment."""
+    """What the destination lists for the events ``[start, end)`` of a segment."""
 
     start: int
     end: int
     entries: tuple[SegmentEntry, ...]
-    reused: bool = False  # it had arrived before
-    epoch: int | None = None  # of what was rewritten, which has no numbers yet
+    reused: bool = False  # an earlier attempt had completed it
+    epoch: int | None = None  # the epoch of rewritten entries, which have no numbers yet
 
 
 def list_copied(
@@ -92,7 +92,7 @@ def list_copied(
 
 
 class SegmentCopier:
-    """Copies segments of one version; a context manager, which ends its threads."""
+    """Copies segments of one version; as a context manager it ends its threads."""
 
     def __init__(self, job: CompactJob, target: Storage, root: Root, *, token: str) -> None:
         self._source, self._target, self._root = job.storage, target, root
@@ -108,7 +108,7 @@ class SegmentCopier:
         self._transfer.__exit__()
 
     def copy(self, slice_: PlacedSegment) -> CopiedSegment:
-        """Copy the events of a slice: the object as it is, or what a cut leaves of it."""
+        """Copy the events of a slice: the object as it is, or the rows within the range."""
         try:
             whole = slice_.rows == (0, slice_.entry.rows)
             return self._whole(slice_) if whole else self._edge(slice_)
@@ -129,7 +129,7 @@ class SegmentCopier:
             if has_arrived(self._target, names.segment_object(path), entry):
                 there = replace(entry, path=path)
                 return CopiedSegment(slice_.start, slice_.end, (there,), reused=True)
-        # The name is unique to this attempt: no object that another one may commit is touched.
+        # The name is unique to this attempt, which so never touches objects of another one.
         form = find_format(entry.format, where=names.segment_object(entry.path))
         name = f"{prefix}{secrets.token_hex(6)}.{form.name}"
         path = names.build_segment_path(self._token, name)
@@ -142,7 +142,7 @@ class SegmentCopier:
         return CopiedSegment(slice_.start, slice_.end, (replace(entry, path=path),))
 
     def _list(self) -> dict[str, list[str]]:
-        """Return what earlier attempts left, whole or not, by the prefix of its segment."""
+        """Return the objects that earlier attempts left, complete or not, by segment prefix."""
         found: dict[str, list[str]] = {}
         for info in self._target.list(f"{names.SEGMENTS_FOLDER}/{self._token}"):
             path = info.path.removeprefix(f"{names.SEGMENTS_FOLDER}/")
@@ -169,7 +169,7 @@ class SegmentCopier:
         return iter(mirrors.folders(self._source) if mirrors else ())
 
     def _is_sound(self, path: str, slice_: PlacedSegment) -> bool:
-        """Read back a copy that the store made, and check every byte against its checksum."""
+        """Read back a copy that the store made, and check every byte by checksum."""
         there, name = replace(slice_.entry, path=path), names.segment_object(path)
         where = self._target.describe(name)
         try:
@@ -198,10 +198,10 @@ class SegmentsCopy:
 
     job: CompactJob = field(repr=False)  # the source's folder, and the schemas of its epochs
     to: Destination  # the destination, with the source's version that is copied
-    bounds: Range | None  # the offsets to copy; None: those of the rows, which are whole segments
+    bounds: Range | None  # the offsets to copy; None if rows name the segments
 
     def rows(self, status: TableStatus) -> list[Range]:
-        """Return ranges of offsets that end where segments do, or the bounds, in order."""
+        """Return the bounds in ranges that end where segments end, in order."""
         found, size, (start, end) = list[Range](), 0, self.bounds or (0, 0)
         runs = [*status.runs(self.to.source, start, end)]
         total = sum(int(run.columns.bytes.sum()) for run in runs)
@@ -218,7 +218,7 @@ class SegmentsCopy:
         return found
 
     def take(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Range]:
-        """Return ranges of segments by `start` and `segment_id` of rows of the table `segments`."""
+        """Yield the range of each row of the table `segments`, by `start` and `segment_id`."""
         status, source = TableStatus(self.job.storage), self.to.source
         for row in rows if self.to.done is None else ():
             start, segment_id = row["start"], row["segment_id"]
@@ -235,28 +235,28 @@ class SegmentsCopy:
             yield start, found[0].end
 
     def run(self, rows: Iterable[Range]) -> Generator[CopiedSegment, None, None]:
-        """Copy the segments of ranges, several at once; what has arrived whole is reused."""
+        """Copy the segments of ranges, several at once; complete copies are reused."""
         status, root = TableStatus(self.job.storage), self.to.source
         slices = (placed.cut(*span) for span in rows for placed in status.segments(root, *span))
         token = self.to.request.token
         with SegmentCopier(self.job, self.to.storage, root, token=token) as copier:
-            copied = map_ahead(copier.copy, slices, threads=_SYNCED)
+            copied = map_ahead(copier.copy, slices, threads=_THREADS)
             with closing(copied):
                 yield from copied
 
     def size(self, rows: Iterable[Range]) -> int:
-        """Return how many encoded bytes the segments of ranges have."""
+        """Return the encoded bytes of the segments in some ranges."""
         return bytes_of(TableStatus(self.job.storage), self.to.source, rows)
 
     def discard(self, copied: Iterable[CopiedSegment]) -> None:
-        """Leave what was copied to the next attempt."""
+        """Keep what was copied: the next attempt reuses it."""
 
     def commit(self, copied: Iterable[CopiedSegment]) -> Copied:
         """Create the destination's first root, which lists what was copied, in order."""
         to, root, status = self.to, self.to.source, TableStatus(self.job.storage)
         if to.done is not None:
             return replace(to.done, repeated=True)
-        # A duplicated row was copied once, or by two attempts; only one of them counts.
+        # Two attempts may have copied a row, or a duplicate of it: one result of each counts.
         by_start = {each.start: each for each in copied}
         ordered = [by_start[start] for start in sorted(by_start)]
         if not ordered and self.bounds is None:
@@ -288,7 +288,7 @@ class SegmentsCopy:
 def plan_copy_segments(
     context: StreamContext, target: Storage, request: CopyRequest, *, whole: bool = False
 ) -> SegmentsCopy:
-    """Fix the version that is copied and, unless rows name `whole` segments, the range."""
+    """Plan the version that is copied and, unless rows name `whole` segments, the range."""
     to = open_destination(context, target, request)
     job = plan_job(context, to.source, Layout(inline_bytes=0))
     return SegmentsCopy(job, to, None if whole or to.done else request.bind(context, to.source))
@@ -297,7 +297,7 @@ def plan_copy_segments(
 def run_copy(
     context: StreamContext, target: Storage, request: CopyRequest, *, progress: Progress = unheard
 ) -> Copied:
-    """Copy a range to a stream that does not exist yet, or go on with a copy that was begun."""
+    """Copy a range to a new stream, or continue a copy that was begun."""
     context.log.refresh()
     copy = plan_copy_segments(context, target, request)
     if copy.bounds is None:

@@ -1,10 +1,10 @@
 """What a copy by events has staged in its destination: a plan, and pieces (FORMAT.md 4.8).
 
-The first run creates the plan, which fixes the range, and every run takes the one that is there. A
-piece is a part of the range whose segments are durable. Its object names them and is created after
-them. The first object of a name counts, so that all runs and attempts agree on a piece's segments.
-A run that resumes lists the pieces and stages the gaps between them. The root takes the pieces of
-one maker that tile the range; one whose segments are gone is deleted and staged again.
+The first run creates the plan, which fixes the range, and every run uses the stored one. A piece is
+a part of the range whose segments are durable. Its object names them and is created after them,
+exclusively, so all runs and attempts agree on a piece's segments. A run that resumes lists the
+pieces and stages the gaps between them. The root lists the pieces that tile the range and have one
+`made_by`; a piece whose segments are gone is deleted and staged again.
 """
 
 import logging
@@ -34,11 +34,11 @@ class CopyPlan:
     version: int  # of the source when the copy began
     start: int  # first offset of the source that is copied
     end: int  # the offset after the last one
-    digest: str  # of the arguments of the copy
+    digest: str  # `CopyRequest.digest`
     piece_rows: Positive  # events per piece
     schema: str | None = None  # text of the events' schema; None if a job makes rows of them
-    spark_schema: str | None = None  # Spark's JSON of it, if the source has one
-    # As an epoch has them.
+    spark_schema: str | None = None  # Spark's JSON of the schema, if the source has one
+    # As in an epoch.
     names: Annotated[Mapping[str, str | None], ABSENT] = field(default_factory=dict)
 
 
@@ -46,7 +46,7 @@ class CopyPlan:
 class StagedPiece:
     """The segments that hold the events ``[start, end)`` of the source, or the rows made of them.
 
-    `made_by` is 12 hex digits: pieces of other schemas or transformations have others.
+    `made_by` is 12 hex digits that stand for the schema or the transformation.
     """
 
     start: int
@@ -60,7 +60,7 @@ def open_plan(target: Storage, copy_id: str, propose: Callable[[], CopyPlan]) ->
     path = names.build_copy_plan(copy_id)
     found = _read_plan(target, path)
     if found is None:
-        # The plan that is stored counts, also if the answer was lost.
+        # Read it back: another run may have been first, or the answer was lost.
         target.create(path, encode_envelope(build_json(to_json(propose()))))
         found = _read_plan(target, path)
     return found
@@ -76,14 +76,14 @@ def _read_plan(target: Storage, path: str) -> CopyPlan | None:
 
 
 def put_piece(target: Storage, copy_id: str, piece: StagedPiece) -> bool:
-    """Note that a piece is staged; if another attempt was first, delete its segments: False.
+    """Record that a piece is staged; if another attempt was first, delete the segments: False.
 
     Raises:
-        StorageError: It may or may not be noted; the next run finds out.
+        StorageError: The piece may or may not be recorded; the next run finds out.
     """
     path = names.build_piece(copy_id, piece.start, piece.end, piece.made_by)
     data = encode_envelope(build_json(to_json(piece)))
-    # An answer that was lost may have been that of our own first try.
+    # The name may be taken because the answer to our own first try was lost.
     if target.create(path, data) or target.get(path) == data:
         return True
     delete_staged(target, piece.segments)
@@ -93,7 +93,7 @@ def put_piece(target: Storage, copy_id: str, piece: StagedPiece) -> bool:
 def find_gaps(
     target: Storage, copy_id: str, made_by: str, bounds: Range, *, most: int
 ) -> list[Range]:
-    """Return the ranges that no piece covers, in order, each of `most` events at most."""
+    """Return the ranges that no piece covers, in order, cut to at most `most` events."""
     found = _pieces((info.path for info in _objects(target, copy_id)), made_by)
     return [
         (at, min(at + most, end))
@@ -106,12 +106,12 @@ def find_gaps(
 def read_pieces(
     target: Storage, copy_id: str, made_by: str, bounds: Range
 ) -> Iterator[StagedPiece]:
-    """Yield the pieces that tile a range; what they name is there.
+    """Yield the pieces that tile a range, after a check that their segments exist.
 
     Raises:
-        MissingObjectError: There is a gap between them, as seen from here, or a segment is gone.
-            Then the next run stages it again.
-        CorruptionError: A piece's object is damaged, or names what is not the copy's.
+        MissingObjectError: A piece can't be seen from here, or a segment is gone: the next run
+            stages it again.
+        CorruptionError: A piece's object is damaged, or names objects outside this copy.
     """
     folder = f"{names.build_copy_token(copy_id)}/"
     sizes = {info.path: info.size for info in _objects(target, copy_id)}
@@ -132,7 +132,7 @@ def read_pieces(
             if not segment.path.startswith(folder):
                 raise CorruptionError("piece names another's segment", where=where)
             if sizes.get(names.segment_object(segment.path)) != segment.bytes:
-                # A drop may have deleted it before the piece was noted.
+                # A drop may have deleted it before the piece was recorded.
                 target.delete(path)
                 raise MissingObjectError(
                     "a staged segment is gone", remedy="copy again", where=where, path=segment.path
@@ -143,7 +143,7 @@ def read_pieces(
 
 
 def clear(target: Storage, copy_id: str) -> None:
-    """Delete plan and pieces of a copy that is committed, best effort: upkeep deletes the rest."""
+    """Delete plan and pieces of a committed copy, best effort: upkeep deletes what is left."""
     try:
         for info in _objects(target, copy_id):
             if info.path.endswith(".json") and names.is_object(info.path):
@@ -159,7 +159,7 @@ def _objects(target: Storage, copy_id: str) -> Iterator[ObjectInfo]:
 
 
 def _pieces(paths: Iterable[str], made_by: str) -> dict[int, int]:
-    """Return where the longest piece from an offset ends, by this offset. Pure."""
+    """Return the end of the longest piece that starts at each offset. Pure."""
     found: dict[int, int] = {}
     for path in paths:
         piece = names.parse_piece(path)
@@ -169,7 +169,7 @@ def _pieces(paths: Iterable[str], made_by: str) -> dict[int, int]:
 
 
 def _tile(pieces: dict[int, int], bounds: Range) -> Iterator[tuple[int, int, bool]]:
-    """Yield the pieces that tile a range, and the gaps between them, which are False. Pure.
+    """Yield the pieces (True) that tile a range, and the gaps (False) between them. Pure.
 
     >>> list(_tile({0: 10, 5: 15, 10: 20, 30: 40}, (0, 35)))
     [(0, 10, True), (10, 20, True), (20, 30, False), (30, 35, False)]

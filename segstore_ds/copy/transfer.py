@@ -1,16 +1,16 @@
-"""Copies objects between two folders: ranges of several objects are fetched and written at once.
+"""Copies objects between two folders, several ranges of several objects at a time.
 
-An object is cut into parts of one size. Several threads fetch parts and hand them to the scattered
-cache, which writes each one at its position, or as a numbered part of an upload. So memory is
-bounded however large an object is. If the store takes an object in order only, its ranges are still
-fetched ahead, and go through the dense cache.
+An object is cut into parts of one size. Several threads fetch parts and pass them to a scattered
+write cache, which writes each one at its position, or as a numbered part of an upload. So memory is
+bounded however large an object is. If the target takes an object only in order, its ranges are
+still fetched ahead, and go through a dense write cache.
 
-The object gets its name in one step, after every byte was verified: a segment's frames and footer
-by their checksums, the head by its own, and that no byte is missing by the cache. Frames that span
-parts are verified by combining the checksums of their pieces, so nothing is read twice. Parts that
-fail are fetched once more, which repairs what was damaged on the way, and then from mirrors,
-for what is damaged in the source. A store that takes an object in order has no second try. What
-fails in the end is an error that names it.
+The object gets its name in one step, after every byte was verified: head, frames and footer of a
+segment by their checksums, and by the cache that no byte is missing. A frame that spans parts is
+verified by combining the checksums of its pieces, so nothing is read twice. A part that fails is
+fetched once more, which repairs damage in transit, and then from mirrors, which repairs damage in
+the source. A target that takes an object only in order has no second try. If a part fails in the
+end, the error names it.
 
 Source: the parallel transfers of object stores' own tools.
 """
@@ -45,7 +45,7 @@ from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 
-PART_BYTES = 8 << 20  # requests cost CPU as well as a wait: memory is about one of them per request
+PART_BYTES = 8 << 20  # smaller parts cost more CPU; memory is about one part per request
 REQUESTS = 10  # ranges at a time, over all objects
 OBJECTS = 4  # objects at a time: one is synced while others are fetched
 _ZEROS = bytes(PART_BYTES)
@@ -54,7 +54,7 @@ Range = tuple[int, int]
 
 
 class Checks:
-    """Verifies the records of one object, whose ranges come in any order and from any thread."""
+    """Verifies the records of one object, from ranges in any order; thread-safe."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
@@ -63,7 +63,7 @@ class Checks:
         self._lock = threading.Lock()
 
     def add(self, start: int, data: memoryview) -> None:
-        """Take a range; one that was taken before is replaced."""
+        """Add the bytes of a range; they replace those added before."""
         end = start + data.nbytes
         place = max(bisect_right(self._starts, start) - 1, 0)
         for number in range(place, bisect_right(self._starts, end - 1)):
@@ -75,7 +75,7 @@ class Checks:
                     self._pieces[number][first] = last - first, crc
 
     def failed(self) -> list[Record]:
-        """Return the records whose bytes are not the expected ones."""
+        """Return the records whose bytes are missing or fail their checksum."""
         return [
             record
             for record, pieces in zip(self._records, self._pieces, strict=True)
@@ -84,9 +84,9 @@ class Checks:
 
 
 def _join(pieces: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return length and CRC-32 of pieces side by side.
+    """Return length and CRC-32 of pieces that follow each other.
 
-    A CRC-32 is affine in the value that it continues, so zeros show how that value counts.
+    A CRC-32 is affine in its initial value, so a CRC-32 of zeros shows what that value contributes.
     """
     total, joined = 0, 0
     for start in sorted(pieces):
@@ -102,7 +102,7 @@ def _join(pieces: dict[int, tuple[int, int]]) -> tuple[int, int]:
 class CopiedObject:
     """One object to copy.
 
-    `entry` is that of a segment that the source lists; its checksums count then. Otherwise `size`
+    `entry` is that of a segment that the source lists, which is verified by it. Otherwise `size`
     saves a request, and a segment is verified by its own index if it has one. `others` finds
     folders with the same bytes under the same name; it is called if the source is damaged.
     """
@@ -117,28 +117,28 @@ class CopiedObject:
 
     @property
     def where(self) -> str:
-        """The source's object, for errors."""
+        """The location of the source object, for errors."""
         return self.source.describe(self.name)
 
 
 class Transfer:
-    """The threads and buffers of a copy; several threads use it, each with an object of its own."""
+    """The threads and buffers of a copy; several threads may use it, each for another object."""
 
     def __init__(self) -> None:
         self._requests = ThreadPoolExecutor(REQUESTS, thread_name_prefix="segstore-copy")
         self._pool = BufferPool(REQUESTS + 2 * OBJECTS, PART_BYTES)
 
     def copy(self, copied: CopiedObject) -> None:
-        """Copy an object; one that has its name already is replaced once all bytes have arrived.
+        """Copy an object; it replaces an existing one after all bytes were verified.
 
         Raises:
             MissingObjectError: The source has no such object.
-            CorruptionError: The object is damaged wherever it lies; nothing was created.
+            CorruptionError: All copies of the object are damaged; nothing was created.
         """
         _Copy(copied, self._each, self._pool).run()
 
     def _each(self, work: Callable[[Range], None], ranges: Sequence[Range]) -> None:
-        """Do the work for all ranges; after a failure no more is begun, and it is raised."""
+        """Do the work for all ranges; after a failure start no more, and raise it."""
         errors: list[BaseException] = []
 
         def run(range_: Range) -> None:
@@ -154,7 +154,7 @@ class Transfer:
             return
         try:
             futures = [self._requests.submit(run, range_) for range_ in ranges]
-        except RuntimeError:  # the process ends: no thread takes them
+        except RuntimeError:  # no thread can start while the process ends
             for range_ in ranges:
                 work(range_)
             return
@@ -164,7 +164,7 @@ class Transfer:
             errors.append(error)
             wait(futures)
             raise
-        # A cache that has failed tells later writers by an InternalError what was not of storage.
+        # Raise the cause: after it, the write cache gives an InternalError to the other writers.
         for failure in sorted(errors, key=lambda error: isinstance(error, InternalError)):
             raise failure
 
@@ -176,7 +176,7 @@ class Transfer:
 
 
 def copy_small(source: Storage, target: Storage, path: str) -> None:
-    """Copy a status object, or its twin if it is damaged, over one that is not whole."""
+    """Copy a status object, or its twin if it is damaged; replace only a damaged target."""
     data = read_sound(source, path)
     if not target.create(path, data) and not is_whole(path, target.get(path)):
         target.put(path, data)
@@ -185,9 +185,9 @@ def copy_small(source: Storage, target: Storage, path: str) -> None:
 def copy_objects(objects: Iterable[CopiedObject], *, skip_damaged: bool = False) -> Iterator[str]:
     """Copy objects of any size, several at a time; yield their names in order.
 
-    An existing object is replaced once all bytes have arrived. Those with an `entry` are verified,
-    so the store does not copy them by itself. With `skip_damaged` one that is damaged or gone is
-    left out, with a warning.
+    An existing object is replaced after all bytes have arrived. Objects with an `entry` are
+    verified, so the store does not copy them itself. With `skip_damaged` an object that is damaged
+    or gone is skipped with a warning.
     """
     with Transfer() as transfer:
 
@@ -207,7 +207,7 @@ def copy_objects(objects: Iterable[CopiedObject], *, skip_damaged: bool = False)
 
 
 class _Copy:
-    """One object on its way."""
+    """The copy of one object."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _Copy:
         self._end_start, self._end, self._checks = self._open()
 
     def run(self) -> None:
-        """Copy the object, in parts or, for a store that takes none, in order."""
+        """Copy the object, in parts or, if the target takes none, in order."""
         target, to = self._copied.target, self._copied.to
         parts = target.open_scattered(to, self._size, PART_BYTES)
         writer = parts or target.open_staged(to, replace=True)
@@ -260,7 +260,7 @@ class _Copy:
         self._fetch_again(out, land)
 
     def _fetch_again(self, out: WriteCacheService, land: Callable[[Range], None]) -> None:
-        """Replace the parts that fail by what the source gives now, or else by others' bytes."""
+        """Fetch the parts that fail again: from the source, then from the others."""
         if wrong := self._wrong_parts():
             self._each(land, wrong)
         for other in self._copied.others() if self._wrong_parts() else ():
@@ -309,7 +309,7 @@ class _Copy:
         return cut(first, min(-(-record.end // PART_BYTES) * PART_BYTES, self._size))
 
     def _open(self) -> tuple[int, memoryview, Checks]:
-        """Return where the end begins, the end, and what is verified by it; or raise the error."""
+        """Return where the end begins, its bytes, and the checks that its index allows."""
         failed: FormatError | None = None
         own = self._copied.source
         for source in chain((own,), self._copied.others()):
@@ -324,7 +324,7 @@ class _Copy:
         raise failed or InternalError("a segment was opened nowhere", where=self._copied.where)
 
     def _fetch_end(self, source: Storage) -> tuple[int, memoryview]:
-        """Fetch the bytes that tell how to verify the rest; a small object is fetched whole."""
+        """Fetch the footer, which has the checksums; a small object is fetched whole."""
         name = self._copied.name
 
         def fetch_last(count: int) -> bytes:
@@ -343,7 +343,7 @@ class _Copy:
         return start, memoryview(source.get_range(name, start, self._size) if length else b"")
 
     def _records(self, end: bytes) -> list[Record]:
-        """Return what is to be verified: a segment's frames and its end."""
+        """Return the records to verify: a segment's frames and its footer."""
         if self._form is None:
             return []
         entry = self._copied.entry
@@ -361,7 +361,7 @@ class _Copy:
         except FormatError:
             if entry is not None:
                 raise
-            # No commit lists it: it is left from a write that was interrupted.
+            # No commit lists it: an interrupted write left it, so there is nothing to verify by.
             self._form = None
             return []
         frames = [Record(frame.start, frame.bytes, frame.crc) for frame in index.frames]
@@ -369,7 +369,7 @@ class _Copy:
 
 
 def has_arrived(target: Storage, name: str, entry: SegmentEntry) -> bool:
-    """Tell whether an object is all of a segment, and durable: its footer is written last."""
+    """Tell whether an object is a complete segment, by the footer at its end; make it durable."""
     try:
         end = target.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes)
     except (MissingObjectError, TruncatedObjectError):
@@ -381,7 +381,7 @@ def has_arrived(target: Storage, name: str, entry: SegmentEntry) -> bool:
 
 
 def cut(start: int, end: int) -> Iterator[Range]:
-    """Cut a range where parts begin.
+    """Cut a range at the boundaries of parts.
 
     >>> [*cut(3, 2 * PART_BYTES + 1)] == [
     ...     (3, PART_BYTES), (PART_BYTES, 2 * PART_BYTES), (2 * PART_BYTES, 2 * PART_BYTES + 1)
