@@ -1,1 +1,1 @@
-"""The table status: segments, history, epochs and what outgrows the root."""
+"""The table status: segments, history, epochs, and other tables that may outgrow the root."""

@@ -1,14 +1,15 @@
-"""What may be deleted, and why the rest stays. Pure: it reads nothing.
+"""Which objects may be deleted, and why the others stay. Pure: it reads nothing.
 
-Two rules decide about an object, each against a sequence of events that loses data:
+Two rules decide, each of which prevents a sequence of events that loses data:
 
-- What a commit dropped goes if that commit is at or before `log_start` and before every pin, and
-  longer ago than the grace. Ages count from that commit, by the store's clock, never from an
-  object's creation: a month-old segment that a compaction replaced a minute ago is a minute old.
-- What no commit ever listed goes if its name says a version below the staging floor: no commit can
-  list it any more. Only what a copy staged counts from when it was written.
+- An object that a commit dropped may be deleted if that commit is at or before `log_start`, before
+  every pin, and longer ago than the grace. Its age counts from that commit, by the store's clock,
+  never from its creation: a month-old segment that was replaced a minute ago is a minute old.
+- An object that no commit ever listed may be deleted if the version in its name is below the
+  staging floor: no commit can list it any more. For what a copy staged, the time counts at which
+  that copy last wrote an object.
 
-The last commit of a drop ends both: all goes but what another stream in the folder may need.
+After the last commit of a drop all may be deleted, but what another stream in the folder may need.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,19 +30,19 @@ _METADATA = "replaced metadata"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a dropped stream, beside which another one may have begun in the folder.
+    """The end of a dropped stream, after which another one may have begun in the folder.
 
     Before the first commit of that one, only what a copy stages and what that commit refers to may
-    be its. After it, all may be that was put since the last commit of this one.
+    belong to it. After it, everything may that was put since the last commit of this stream.
     """
 
     version: int  # of the last commit
-    time_us: int  # at which the store put it
-    alone: bool  # when all objects were listed, no other stream had a commit
-    copied: frozenset[str]  # what copies had staged before the last commit
+    time_us: int  # when that commit was put, by the store's clock
+    alone: bool  # no other stream had a commit when all objects were listed
+    copied: frozenset[str]  # objects that copies had staged before the last commit
 
     def holder(self, info: ObjectInfo) -> str:
-        """Return what an object waits for that was listed before now; "" if it is this stream's."""
+        """Return what a listed object waits for; "" if it is this stream's."""
         staged = info.path.startswith(names.COPIED)
         staged = staged or names.staged_version(info.path) == self.version
         sure = self.alone and not staged
@@ -58,16 +59,16 @@ class Horizon:
     time_us: int  # now less the grace, by the store's clock
     floor: int  # the staging floor
     pin: tuple[int, str] | None  # the oldest pinned version, and what pins it
-    copied: frozenset[str] = frozenset()  # ids of copies that made it: unlisted, theirs may go
-    age_us: int = 0  # at which what a commit dropped may go at the earliest
-    ended: Ended | None = None  # of a dropped stream, which lists and retires nothing
+    copied: frozenset[str] = frozenset()  # ids of finished copies: what they left may be deleted
+    age_us: int = 0  # the age at which a dropped object may be deleted
+    ended: Ended | None = None  # for a dropped stream, which lists and retires nothing
 
     def is_past(self, item: Retired) -> bool:
         """Tell whether a retirement lies before the horizon."""
         return item.version <= self.version and item.time_us <= self.time_us
 
     def holder(self, item: Retired) -> str:
-        """Return what the objects of a retirement wait for; "" if they may go."""
+        """Return what the objects of a retirement wait for; "" if they may be deleted."""
         if self.is_pinned(item):
             return f"{self.pin[1]} still needs it" if self.pin else ""
         if item.version > self.version:
@@ -84,13 +85,13 @@ class Item:
     """An object that the newest version does not list."""
 
     path: str  # its name in the stream's folder
-    bytes: int | None  # its size; None if a round of upkeep deleted it, which asks for no sizes
-    why: str  # why no version lists it: what the commit that dropped it did
+    bytes: int | None  # its size; None from a round of upkeep, which does not read sizes
+    why: str  # why the newest version does not list it
     dropped: int | None = None  # the version that dropped it; None if no commit ever listed it
-    waits_for: str = ""  # what keeps it; "" if it may go
+    waits_for: str = ""  # what keeps it; "" if it may be deleted
     # When it was dropped, or else written (by the store's clock, UTC).
     since: datetime | None = None
-    until: datetime | None = None  # when it may go at the earliest; None if it waits for no time
+    until: datetime | None = None  # when it may be deleted; None if not for a time
 
 
 def plan_horizon(root: Root, *, floor: int, until_us: int, age_us: int = 0) -> Horizon:
@@ -114,11 +115,11 @@ def plan_deletion(
     objects: Iterable[ObjectInfo],
     operations: Mapping[int, str] | None = None,
 ) -> list[Item]:
-    """Return those of some objects that are not listed, segments first, and what each waits for.
+    """Return the objects that are not listed, segments first, and what each waits for.
 
-    `refs` is everything that the newest root refers to; `objects` are those in the folders of
-    segments and status objects, and temporaries; `operations` says what the commits did that
-    dropped some.
+    `refs` is everything that the newest root refers to. `objects` are those in the folders of
+    segments and status objects, and temporary files. `operations` has the operations of the commits
+    that dropped some.
     """
     objects = sorted(objects, key=_order)
     written, items = _last_written(objects), list[Item]()
@@ -134,7 +135,7 @@ def plan_deletion(
             if not horizon.is_pinned(retired):
                 until = to_moment(retired.time_us + horizon.age_us)
         elif names.is_temporary(path):
-            # No commit can name one. A call that still needs it finds it gone and starts again.
+            # No commit can name it. A call that still needs it notices and starts again.
             why = "temporary file of an interrupted call"
             if info.modified_us > horizon.time_us and not horizon.ended:
                 continue
@@ -164,9 +165,9 @@ def _dropped_by(path: str, operation: str | None) -> str:
 
 
 def _judge_staged(path: str, horizon: Horizon, written: Mapping[str, int]) -> tuple[str, str]:
-    """Return what is known of an object that no commit listed, and what it waits for.
+    """Return why no commit listed an object, and what it waits for.
 
-    An object whose name has no version was staged by a copy. A copy commits a stream's first root;
+    A name without a version is that of a copy's object. A copy commits a stream's first root, and
     this stream has one, so no other copy can commit here.
     """
     version, copy_id = names.staged_version(path), _copy_of(path)
@@ -180,12 +181,12 @@ def _judge_staged(path: str, horizon: Horizon, written: Mapping[str, int]) -> tu
 
 
 def _copy_of(path: str) -> str:
-    """Return the id of the copy that staged an object, as its name says; "" for other names."""
+    """Return the id of the copy in an object's name; "" for other names."""
     return names.parse_copy_token(names.segment_token(path.partition("/")[2])) or ""
 
 
 def _last_written(objects: Iterable[ObjectInfo]) -> dict[str, int]:
-    """Return when something was last written for each copy, by its id."""
+    """Return when each copy wrote its last object, by the copy's id."""
     written: dict[str, int] = {}
     for info in objects:
         copy_id = _copy_of(info.path)

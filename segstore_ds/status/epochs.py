@@ -1,8 +1,8 @@
 """Epochs: the schema that a segment's bytes are encoded in, and how a write may add one.
 
-A writing job is planned against the newest schema it saw and encodes all its segments in one
-schema. When it commits, that schema belongs to the newest epoch, an older epoch or a new one. Each
-segment carries the epoch of its bytes, and readers convert it to the schema that they read with.
+A writing job is planned on the newest schema it saw and encodes all its segments in one schema.
+When it commits, that schema is the newest epoch's, an older epoch's or a new one's. The id of each
+segment has the epoch of its bytes, and readers convert it to the schema that they read with.
 """
 
 import json
@@ -87,11 +87,11 @@ class SchemaChange:
     spark: str | None = None
     merge: bool = False  # it may widen and extend the stream's schema
     replace: bool = False  # it replaces the stream's schema (with an overwrite only)
-    # What the columns were called when the write was planned, if not as they are stored.
+    # The columns' names when the write was planned, if they differ from the stored names.
     names: tuple[str, ...] = ()
 
     def called(self) -> dict[str, str]:
-        """Return what each column was called, by its stored name."""
+        """Return the name of each column by its stored name."""
         stored = self.schema.names
         return dict(zip(stored, self.names or stored, strict=True))
 
@@ -107,7 +107,7 @@ def stream_schema(status: SchemaTexts, root: Root) -> pa.Schema:
 
 
 def called_columns(status: SchemaTexts, epoch: Epoch) -> dict[str, str]:
-    """Return what each column of an epoch is called, by its stored name."""
+    """Return the name of each column of an epoch by its stored name."""
     schema = epoch_schema(status, epoch)
     return dict(zip(schema.names, named_schema(schema, epoch.names).names, strict=True))
 
@@ -115,7 +115,7 @@ def called_columns(status: SchemaTexts, epoch: Epoch) -> dict[str, str]:
 def plan_epochs(
     root: Root, change: SchemaChange, status: SchemaTexts
 ) -> tuple[tuple[Epoch, ...], int]:
-    """Return the epochs after a commit, added where `change` may, and that of the staged bytes."""
+    """Return the epochs after a commit, and the number of the one that the staged bytes have."""
     epoch = root.epoch
     text, spark = status.schema_texts(epoch)
     newest = decode_schema(text)
@@ -123,7 +123,7 @@ def plan_epochs(
     told_apart = change.replace and change.spark is not None and not _is_same(spark, change.spark)
     if (epoch.names or change.names) and not change.replace:
         _refuse_other_columns(root, change, status)
-    # A job that was planned on this schema has the same object of it.
+    # The usual case: a job that was planned on this schema holds the same object.
     if newest is change.schema and not told_apart:
         return root.epochs, epoch.number
     wanted, number = fingerprint(change.schema), epoch.number + 1
@@ -131,14 +131,14 @@ def plan_epochs(
         return root.epochs, epoch.number
     if change.replace:
         return _extend(root, status, change.called(), [(change.schema, change.spark)]), number
-    # The job was planned on an older schema: its bytes fit if they convert to the newest one, but
-    # for columns that were dropped meanwhile.
+    # The job was planned on an older schema: its bytes fit if their columns, without those that
+    # were dropped meanwhile, can be converted to the newest one.
     dropped = {stored for stored, name in epoch.names.items() if name is None}
     kept = pa.schema([field for field in change.schema if field.name not in dropped])
     merged = plan_schema(newest, kept, merge=True)
     refuse_lost_keys(root, newest, merged)
     if change.merge and len(kept) < len(change.schema) and not merged.equals(newest):
-        raise _changed(root)  # it would add some of its columns, and lose those of others
+        raise _changed(root)  # it would add some of its columns, and lose the dropped ones
     for epoch in reversed(root.epochs):
         if fingerprint(epoch_schema(status, epoch)) == wanted and merged.equals(newest):
             return root.epochs, epoch.number
@@ -157,10 +157,10 @@ def plan_epochs(
 
 
 def _refuse_other_columns(root: Root, change: SchemaChange, status: SchemaTexts) -> None:
-    """Raise SchemaMismatchError unless each column is new or was called so in some epoch.
+    """Raise SchemaMismatchError unless each column is new or had its name in some epoch.
 
-    Meanwhile others may have given its stored name, or its name, to another column. A column that
-    is gone counts, too: its values would be lost if the stream now has another one of its name.
+    Other writers may have given its stored name, or its name, to another column meanwhile. That
+    also holds for a column that was dropped: its values would be lost.
     """
     known: dict[str, set[str]] = {}
     for epoch in root.epochs:
@@ -250,7 +250,7 @@ def with_epochs(
 ) -> Root:
     """Return a root with newer epochs, and with the features and properties that they need.
 
-    A stored name that stood for another name is not given out again. `schemas` are new ones.
+    The stored name of a column that is gone is never reused. `schemas` are new ones.
     """
     newest, names = epochs[-1], epochs[-1].names
     after = called_columns(status, newest)
@@ -264,7 +264,7 @@ def with_epochs(
 def with_features(root: Root, schemas: Iterable[pa.Schema] = ()) -> Root:
     """Return a root with the features that it needs; `schemas` are new ones of its epochs. Pure.
 
-    A feature stays, for older segments and versions may need it.
+    A feature stays, because older segments and versions may need it.
     """
     named = {COLUMN_NAMES} if any(epoch.names for epoch in root.epochs) else set()
     writers = named | {RULES_PROPERTY} & root.properties.keys()

@@ -1,9 +1,8 @@
 """History: what every commit did, kept after the commit's own file is purged.
 
 Each commit adds its row to the root. When the rows pass a soft limit, the next commit moves them to
-a part. Parts are merged by levels, as those of the table status are, and move to lists when there
-are many. No operation drops a row or changes what it says, so cuts by version and by time give the
-same answer for as long as the stream exists.
+a part. Parts are merged by levels and moved to lists, as those of segments are. No operation drops
+or changes a row, so cuts by version and by time mean the same for as long as the stream exists.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,17 +27,17 @@ from segstore_ds.status.table import HISTORY as LIMITS
 from segstore_ds.status.table import Fields, RowsTable, Slot
 from segstore_ds.storage import Storage
 
-NUMBERS_SKIPPED = 1 << 16  # segment numbers that commits which a repair gave up may have assigned
+NUMBERS_SKIPPED = 1 << 16  # segment numbers that commits abandoned by a repair may have assigned
 APPLICATION = "app/"  # prefix of the word in a client's name that names its application
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a commit knows about itself that its root does not say."""
+    """What a history row says and the root does not."""
 
     writer_id: str | None = None
     batch_id: int | None = None
-    bytes: int | None = None  # encoded, of the segments it adds; None: sum of those listed inline
+    bytes: int | None = None  # encoded bytes of the new segments; None: sum of those in the root
     merged: str | None = None
     changed: Mapping[str, Any] = field(default_factory=dict)
 
@@ -88,13 +87,13 @@ class History(RowsTable[pa.RecordBatch]):
         yield from map(self.part, reversed([*self.parts(root)]))
 
     def moment(self, root: Root, version: int) -> Moment | None:
-        """Return a version's time and tail, or None where the history does not cover it."""
+        """Return a version's time and tail, or None if the history has no row of it."""
         for batch in self.batches(root, version, version + 1):
             return _moment(batch, 0)
         return None
 
     def latest(self, root: Root, time_us: int) -> Moment | None:
-        """Return the newest version committed at or before a time; None where it has no row."""
+        """Return the newest version committed at or before a time; None if there is no row."""
         if root.history and root.history[0].time_us <= time_us:
             row = [row for row in root.history if row.time_us <= time_us][-1]
             return Moment(row.version, row.time_us, row.tail)
@@ -113,7 +112,7 @@ class History(RowsTable[pa.RecordBatch]):
         return _moment(batch, place)
 
     def lost(self, root: Root, start: int, end: int) -> frozenset[int]:
-        """Return those of the versions ``[start, end)`` that a repair abandoned."""
+        """Return the versions of ``[start, end)`` that a repair abandoned."""
         found: set[int] = set()
         for batch in self.batches(root, start, end):
             rows = batch.filter(pc.equal(batch["operation"], Operation.LOST.value))
@@ -121,7 +120,7 @@ class History(RowsTable[pa.RecordBatch]):
         return frozenset(found)
 
     def operations(self, root: Root, versions: Collection[int]) -> dict[int, str]:
-        """Return what some versions did; only the parts that hold one of them are read."""
+        """Return the operations of some versions; reads only the parts that hold them."""
         wanted = sorted(versions)
         found = {row.version: row.operation for row in root.history if row.version in versions}
         for ref in self.parts(root, wanted[0], wanted[-1] + 1) if wanted else ():
@@ -155,14 +154,14 @@ class History(RowsTable[pa.RecordBatch]):
             yield from zip(versions.tolist(), found.to_pylist(), strict=True)
 
     def base_of(self, root: Root, version: int) -> int:
-        """Return the version that another one was committed on; abandoned versions are skipped."""
+        """Return the version that a version was built on; abandoned ones are skipped."""
         base = version - 1
         while self.lost(root, base, version):
             base, version = base - 1, base
         return base
 
     def commit_times(self, root: Root, start: int, end: int) -> tuple[Ints, Ints]:
-        """Return where the events ``[start, end)`` of each commit end, ascending, and its time."""
+        """Return the tail and the time of each commit that added some of the events of a range."""
         tails, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for batch in self._batches_from(root, start) if start < end else ():
             ends, rows = column_values(batch, "tail"), column_values(batch, "rows")
@@ -180,16 +179,16 @@ class History(RowsTable[pa.RecordBatch]):
         inline = root.history
         if not inline or inline[0].tail - inline[0].rows > offset:
             refs = list(self.parts(root))
-            # Parts know their versions, not their offsets: a bisection reads log n of them.
+            # References have no offsets: the bisection reads log n of the parts.
             first = bisect_right(refs, offset, key=lambda ref: _moment(self.part(ref), -1).tail)
             yield from map(self.part, refs[first:])
         if inline:
             yield to_batch(inline)
 
     def tidy(self, root: Root, slot: Slot) -> Root:
-        """Move rows and parts that outgrew their share of the root to objects of their own."""
+        """Move rows to a part, and parts to a list, if there are too many in the root."""
         size = _texts_bytes(root.history)
-        # This commit's own row is added afterwards.
+        # The row of this commit is added afterwards.
         if LIMITS.are_passed(slot, rows=len(root.history) + 1, text_bytes=size):
             part = self.put(root.version, to_batch(root.history))
             root = replace(root, history=(), history_parts=(*root.history_parts, part))
@@ -210,8 +209,8 @@ def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> Hi
     """Return a commit's history row. Pure.
 
     `old` is the root before it, None for the first commit. `new` is the root about to be committed,
-    before any of its entries moved to parts. `known` are columns that `new` does not say: its place
-    in the log, and what it cost.
+    before any of its entries moved to parts. `known` are other columns: its place in the log, and
+    what it cost.
     """
     first = old.next_segment if old else 0
     client, application = _parts_of(new.client)
@@ -237,13 +236,13 @@ def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> Hi
 
 
 _NAMED = ("properties", "tags", "pins", "origins")
-_CHANGES = 400  # characters of what a row says that changed
+_CHANGES = 400  # most characters of the changes in a row
 
 
 def _changes(old: Root | None, new: Root, known: Mapping[str, Any]) -> str | None:
     """Return as JSON what a commit changed beside events, by name; None if nothing.
 
-    Of too many names it has the number. Values stay out: a filter or a location may be secret.
+    Too many names are replaced by their number. Values are left out, as they may be secret.
     """
     found: dict[str, Any] = {**known}
     for name in _NAMED if old is not None else ():
@@ -270,7 +269,7 @@ def _changes(old: Root | None, new: Root, known: Mapping[str, Any]) -> str | Non
 
 @lru_cache(maxsize=16)
 def _parts_of(client: str) -> tuple[str, str]:
-    """Return the software that a client's name tells of, and its application or ""."""
+    """Split a client's name into software and application, which is "" if there is none."""
     words = client.split(" ")
     named = [word[len(APPLICATION) :] for word in words if word.startswith(APPLICATION)]
     return " ".join(word for word in words if not word.startswith(APPLICATION)), "".join(named[:1])
@@ -279,7 +278,7 @@ def _parts_of(client: str) -> tuple[str, str]:
 def begin_history(root: Root, *, segments: int | None = None) -> Root:
     """Return a stream's first root with its own history row. Pure.
 
-    `segments` is the row's number of segments, for roots whose segment numbers do not show it.
+    `segments` is the row's number of segments, if it differs from `next_segment`.
     """
     row = describe_commit(None, root, NO_NOTE, requests=1)
     return replace(root, history=(row if segments is None else replace(row, segments=segments),))

@@ -1,4 +1,4 @@
-"""Inline segments of a root: joining them, and making objects of them."""
+"""Inline segments of a root: joins them, and writes them as objects."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,9 +21,9 @@ Schemas = Callable[[int], pa.Schema]
 
 
 def join_inline(root: Root, schemas: Schemas) -> Root:
-    """Return the root with each run of inline segments of one epoch as one inline segment.
+    """Return the root with each run of inline segments of one epoch joined to one.
 
-    It takes the number of the run's last one. A run with a damaged frame stays as it is: a new
+    It has the number of the run's last one. A run with a damaged frame stays as it is: a new
     checksum would hide the damage.
     """
     found: list[SegmentEntry] = []
@@ -34,10 +34,10 @@ def join_inline(root: Root, schemas: Schemas) -> Root:
 
 
 def put_inline(storage: Storage, root: Root, schemas: Schemas) -> tuple[SegmentEntry, ...]:
-    """Return a root's entries with an object for each run of inline segments of one epoch.
+    """Write each run of inline segments of one epoch as an object; return the root's new entries.
 
-    The object takes the number of the run's last segment. It is named by the version that it was
-    planned on and by its content, so no commit but the next one can name it first.
+    The object has the number of the run's last segment. Its name has the version that it was
+    planned on and a digest of its content, so no commit but the next one can name it first.
     """
     found: list[SegmentEntry] = []
     for run in _runs(root):
@@ -47,7 +47,7 @@ def put_inline(storage: Storage, root: Root, schemas: Schemas) -> tuple[SegmentE
 
 
 def _runs(root: Root) -> Iterator[list[SegmentEntry]]:
-    """Yield runs of neighbouring segments that are all inline and of one epoch, or all objects."""
+    """Yield runs of neighbouring segments of one epoch, either all inline or none."""
     for _, run in groupby(root.entries, key=lambda entry: (entry.frame is not None, entry.epoch)):
         yield list(run)
 
@@ -83,7 +83,7 @@ def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[
     chosen = [name for name in schema.names if labels[name] in known]
     timed = time_column_of(root)
     if timed in schema.names:
-        chosen = list(dict.fromkeys([timed, *chosen]))  # a segment keeps only the first few
+        chosen = list(dict.fromkeys([timed, *chosen]))  # first, as a segment keeps only a few
     # Bounds that every frame has need not be computed again.
     lacking = [name for name in chosen if labels[name] not in stats]
     frame = encode_frame(batch, compression="zstd", compression_level=None, stats_columns=lacking)

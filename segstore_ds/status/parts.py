@@ -1,9 +1,9 @@
 """The tables of segments, of writers and of retired objects, by their parts.
 
-Segments are kept in memory as columns, with their statistics and filters behind them; an entry
-becomes an object only where a caller asks for it. The parts of the others are read whole. A writer
-that has committed again is in the root or in a newer part, too: the newest row counts. Retired
-objects leave their table when they are deleted.
+Segments are kept in memory as columns; an entry becomes a Python object only when a caller asks for
+it, and statistics and filters are read when they are needed. The parts of the other tables are read
+whole. A writer id may have rows in several parts and in the root: the newest row counts. Rows of
+retired objects are removed when the objects are deleted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from segstore_ds.status import table
 from segstore_ds.status.store import ObjectStore, RowCache
 from segstore_ds.status.table import Fields, RowsTable, Slot, Table
 
-WHOLE_SEGMENTS = 4096  # up to so many, one request for a whole part beats three for pieces of it
+WHOLE_SEGMENTS = 4096  # a part with at most as many segments is read in one request, not in three
 
 
 class SegmentsTable(Table):
@@ -48,11 +48,11 @@ class SegmentsTable(Table):
         return tuple(self.columns(ref).entries(self.stats(ref).texts()))
 
     def columns(self, ref: PartRef, *, whole: bool = False) -> SegmentColumns:
-        """Return the segments of a part; `whole` fetches all behind them in the same request."""
+        """Return the segments of a part; `whole` also fetches their statistics and filters."""
         return self._load(ref)[0].columns if whole else self._part(ref).columns
 
     def stats(self, ref: PartRef) -> Stats:
-        """Return the statistics of a part's segments; kept, as parts never change."""
+        """Return the statistics of a part's segments, and cache them."""
         found: Stats | None = self._stats.get(ref.path)
         if found is None:
             part = self._part(ref)
@@ -70,7 +70,7 @@ class SegmentsTable(Table):
         return self._store.behind(ref, part.stats.bytes, part.behind_bytes, parse)
 
     def holds(self, ref: PartRef) -> bool:
-        """Tell whether a part is in memory, as it is where it was just written."""
+        """Tell whether a part is in memory, as it is in the process that has just written it."""
         return self._store.holds(ref)
 
     def retired(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
@@ -103,7 +103,7 @@ class SegmentsTable(Table):
         return PartRef(stored.path, start, start + _events(columns), len(columns), stored.bytes)
 
     def filters_by_id(self, refs: Sequence[PartRef]) -> dict[int, SegmentFilters]:
-        """Return the filters of segments of some parts, by id, where they were collected."""
+        """Return the filters of segments of some parts by segment id, if they were collected."""
         found: dict[int, SegmentFilters] = {}
         for ref in refs:
             part = self._part(ref)
@@ -132,7 +132,7 @@ class SegmentsTable(Table):
         find: Callable[[Sequence[SegmentEntry]], Sequence[SegmentFilters]],
         most: int,
     ) -> PartRef | None:
-        """Write a part again, with the filters that `find` returns of `most` of its segments."""
+        """Write a part again with the filters of up to `most` segments that lacked them."""
         columns = self._part(ref).columns
         filters = self.filters(ref)
         rows = list(islice((n for n, found in enumerate(filters) if found is None), most))
@@ -163,7 +163,7 @@ class SegmentsTable(Table):
 
 
 def stats_of(entries: Sequence[SegmentEntry]) -> Stats:
-    """Return the statistics of entries; unreadable ones are unknown: the events may be sound."""
+    """Return the statistics of entries; unreadable ones count as unknown."""
     return Stats.of_texts([entry.stats for entry in entries])
 
 
@@ -174,7 +174,7 @@ def _events(columns: SegmentColumns) -> int:
 
 
 class RetiredTable(RowsTable[tuple[Retired, ...]]):
-    """The objects that commits dropped, in the order in which they did."""
+    """The objects that commits dropped, in the order of these commits."""
 
     kind, limits, tiled = RETIRED, table.RETIRED, False
     fields = Fields("retired", "retired_parts", "retired_lists")
@@ -216,7 +216,7 @@ class WritersTable(RowsTable[Mapping[str, Writer]]):
     fields = Fields("writers", "writers_parts", "writers_lists")
 
     def find(self, root: Root, name: str) -> Writer | None:
-        """Return what a writer id committed last, wherever it is stored."""
+        """Return the last batch of a writer id, from the root or the newest part that has it."""
         if (found := root.writers.get(name)) is not None:
             return found
         refs = reversed([*self.parts(root)])
@@ -238,7 +238,7 @@ class WritersTable(RowsTable[Mapping[str, Writer]]):
             first = max(0, len(by_age) - self.limits.rows // 4)
             while text_bytes(dict(by_age[first:])) > self.limits.text_bytes // 4:
                 first += 1
-            # This commit's writers stay inline, so all that moves is also in the parent root.
+            # Writers of this commit stay in the root, so all that moves is in the parent root, too.
             own = sum(1 for _, writer in by_age if writer.version == slot.version)
             first = min(first, len(by_age) - own)
             if first:
@@ -253,7 +253,7 @@ class WritersTable(RowsTable[Mapping[str, Writer]]):
         return PartRef(path, min(versions), max(versions) + 1, len(rows), size)
 
     def join(self, parts: Sequence[Mapping[str, Writer]]) -> Mapping[str, Writer]:
-        """Return the rows of several parts as those of one, the newer ones of a name. Pure."""
+        """Return the rows of several parts as those of one, with each name's newest. Pure."""
         found: dict[str, Writer] = {}
         for part in parts:
             found.update(part)

@@ -1,7 +1,7 @@
-"""What a root refers to: every object that must exist for it, and every object that it retired.
+"""The objects that a root refers to: those that must exist for it, and those that it retired.
 
-This is the only place that knows all the ways in which metadata names an object. Metadata that
-can't be read raises, so an object is never taken for unreferenced because a lookup failed.
+Only this module knows all the ways in which metadata names an object. Metadata that can't be read
+raises, so an object never counts as unreferenced because a lookup failed.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus, parts_and_lists
 from segstore_ds.storage import ObjectInfo, Storage
 
-# In the order in which they are deleted: a part that is there may list segments that are.
+# In the order of deletion: what lists other objects is deleted after them.
 OBJECT_FOLDERS = (names.SEGMENTS_FOLDER, names.TWINS_FOLDER, names.STATUS_FOLDER)
 
 
@@ -26,7 +26,7 @@ class References:
 
     # What the root lists: its segments, and both names of its status objects.
     live: set[str] = field(default_factory=set)
-    # What commits dropped, each with the newest record that drops it; some of it may be live again.
+    # What commits dropped, each with its newest record; a restore may have made some live again.
     retired: dict[str, Retired] = field(default_factory=dict)
 
     def retire(self, path: str, item: Retired) -> None:
@@ -69,10 +69,10 @@ def retired_objects(status: TableStatus, item: Retired) -> Iterator[str]:
 
 
 def find_unlisted(status: TableStatus, root: Root, paths: set[str]) -> set[str]:
-    """Return those of some objects that a root does not list, by the versions in their names.
+    """Return the objects of `paths` that a root does not seem to list.
 
-    It may return an object that is listed under another kind of name, so `read_references` has the
-    last word before one is deleted.
+    Segments are looked up by the versions in their names, which may miss one. So check with
+    `read_references` before a deletion.
     """
     left = paths - set(status_objects(root))
     left.difference_update(listed_parts(status, root))

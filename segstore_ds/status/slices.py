@@ -1,7 +1,7 @@
 """Slices of segments as columns: a plan of a million segments without a million objects.
 
 `SliceTable` is a sequence of `PlacedSegment` that creates each only on access; it is sent to a task
-as columns. Packing works on two columns, encoded bytes and rows.
+as columns. `plan_borders` packs slices into tasks by their encoded bytes and rows.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.status.table_status import PlacedSegment, Run
 
-EXACT_LIMIT = 1 << 62  # sizes whose products are larger are kept as Python's integers
+EXACT_LIMIT = 1 << 62  # sizes with larger products are kept as Python integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class _Block:
 
     @property
     def claimed_rows(self) -> Ints:
-        """Wanted rows within the claims; frames at its borders may move a few to a neighbour."""
+        """Wanted rows within the claims, about: one of two slices reads a frame at their border."""
         low = np.maximum(self.first, self.claim_first)
         claimed: Ints = np.minimum(self.last, self.claim_last) - low
         return claimed
@@ -61,7 +61,7 @@ class _Block:
 
     @property
     def exact(self) -> "_Block":
-        """The same slices, as Python's integers if 64 bits can't hold all products of sizes."""
+        """The same slices, as Python integers if 64 bits can't hold all products of sizes."""
         columns = self.columns
         most_bytes, most_rows = int(columns.bytes.max()), int(columns.rows.max())
         if max(most_bytes, most_rows) * most_rows * len(columns) < EXACT_LIMIT:
@@ -82,10 +82,10 @@ class SliceTable(Sequence[PlacedSegment]):
 
     @classmethod
     def of_run(cls, run: Run, start: int, end: int, kept: Ints | None) -> "SliceTable":
-        """Return what to read of a run of segments for the events ``[start, end)``.
+        """Return the slices of a run of segments with the events ``[start, end)``.
 
-        Every segment of the run must hold an event of the range. `kept` selects rows of the run;
-        None keeps all.
+        Every segment of the run must hold an event of the range. `kept` selects segments of the
+        run; None selects all.
         """
         columns, starts = run.columns, run.starts
         if kept is not None:
@@ -157,7 +157,7 @@ class SliceTable(Sequence[PlacedSegment]):
         )
 
     def select(self, form: str, epochs: Collection[int], *, others: bool = False) -> "SliceTable":
-        """Return the slices of segments of a format and of some epochs; `others`: all the rest."""
+        """Return the slices of segments of a format and of some epochs, or all `others`."""
         return SliceTable([_select(block, form, epochs, others=others) for block in self.blocks])
 
     def split(self, most_bytes: int, most_rows: int, asked_rows: int | None = None) -> "SliceTable":
@@ -182,7 +182,7 @@ def _split(block: _Block, most_bytes: int, most_rows: int, asked_rows: int) -> _
     pieces = np.rint((block.claimed_bytes / most_bytes).astype(np.float64)).astype(np.int64)
     pieces = np.minimum(np.maximum(pieces, -(-rows // most_rows)), _most_pieces(block, rows))
     pieces, asked = np.maximum(pieces, 1), -(-rows // asked_rows)
-    # Several pieces of one frame decode it each, and nothing of the next.
+    # Several pieces of one frame each decode that frame, but not the next one.
     within = asked >= 2 * pieces
     pieces = np.where(within, asked, pieces)
     pieces = pieces.astype(np.int64)
@@ -201,9 +201,9 @@ def _split(block: _Block, most_bytes: int, most_rows: int, asked_rows: int) -> _
 
 
 def _most_pieces(block: _Block, rows: Ints) -> Ints:
-    """Return into how many pieces slices may be split, so that a frame starts in each of them.
+    """Return the most pieces of each slice such that a frame starts in each piece.
 
-    The frames of a segment have as many rows each, but for the last one, unless tasks sent them.
+    It assumes frames of equal rows, as most segments have them.
     """
     frames, all_rows = block.columns.frames, block.columns.rows
     within = np.where(rows == all_rows, frames, rows * np.maximum(frames - 1, 0) // all_rows)
@@ -214,9 +214,9 @@ def _most_pieces(block: _Block, rows: Ints) -> Ints:
 def plan_borders(sizes: Ints, rows: Ints, most_bytes: int, most_rows: int) -> list[int]:
     """Return the borders of the tasks that slices are packed into: starts, and the last end. Pure.
 
-    A task takes slices while it stays within 110 % of both targets, and at least one.
+    A task takes at least one slice, and more while it stays within 110 % of both targets.
     """
-    # A tenth over the target is better than another task for the rest.
+    # A tenth above the target is better than one more task for the rest.
     limit_bytes, limit_rows = int(most_bytes * 1.1), int(most_rows * 1.1)
     sums_bytes = np.concatenate([[0], np.cumsum(sizes)])
     sums_rows = np.concatenate([[0], np.cumsum(rows)])

@@ -5,9 +5,9 @@ envelope's own, so a reader that has the name can check the bytes, and equal val
 same version share one object. A part also has statistics after its envelope, in envelopes of their
 own that the first one lists.
 
-Each object has a twin, the same bytes under the same name in `twins/`. It is put before a commit
-names the object, where the storage is far at the same time, and deleted before the object. Every
-read that finds the object damaged or gone reads the twin, so metadata names the object alone.
+Each object has a twin: the same bytes under the same name in `twins/`. Both are put before a commit
+names the object, and the twin is deleted first. A read that finds the object damaged or gone reads
+the twin. Metadata names only the object.
 """
 
 import logging
@@ -39,19 +39,19 @@ from segstore_ds.storage.base import at_once
 
 _LOG = logging.getLogger(__name__)
 _CACHED_OBJECTS = 64
-_CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
-_ROW_BYTES = 256  # bytes behind an object's envelope that count as a row
+_CACHED_ROWS = 1 << 18  # of all cached objects together; the newest is kept whatever its size
+_ROW_BYTES = 256  # so many bytes behind an envelope count as a row
 
 
 R = TypeVar("R")
-Ref = PartRef | BlobRef  # both have a name, and the length of the envelope
+Ref = PartRef | BlobRef  # both have the path, and the length of the envelope
 
 
 class RowCache:
-    """The values that were used last, by key; each stands for a number of rows.
+    """The values that were kept last, by key; each counts as a number of rows.
 
-    Threads may share it: each step is one operation of the dict, which Python does not interrupt. A
-    lock could stay held in a forked child.
+    Thread-safe without a lock, which could stay held in a forked child: each step is one operation
+    of a dict, and these are atomic.
     """
 
     def __init__(self) -> None:
@@ -63,13 +63,13 @@ class RowCache:
         return None if found is None else found[1]
 
     def keep(self, key: str, rows: int, value: object) -> None:
-        """Keep a value, and drop the oldest ones if there are too many."""
+        """Keep a value, and evict the oldest ones if there are too many."""
         self._values.pop(key, None)
         self._values[key] = (rows, value)
         while len(held := list(self._values.values())) > 1 and (
             len(held) > _CACHED_OBJECTS or sum(size for size, _ in held) > _CACHED_ROWS
         ):
-            with suppress(KeyError):  # other threads have dropped the rest
+            with suppress(KeyError):  # other threads have evicted the rest
                 self._values.popitem(last=False)
 
 
@@ -97,7 +97,7 @@ class ObjectStore:
         return BlobRef(path, len(data))
 
     def get(self, ref: Ref, kind: Kind[T]) -> T:
-        """Return the value of an object; reads nothing behind its envelope."""
+        """Return the value of an object; do not read the bytes behind its envelope."""
         _check_kind(ref.path, kind)
         found = self._cache.get(ref.path)
         if found is not None:
@@ -125,7 +125,7 @@ class ObjectStore:
         return self.read(ref.path, kind, ref.bytes)
 
     def read(self, path: str, kind: Kind[T], size: int | None = None) -> tuple[T, bytes]:
-        """Read an object whole; without the envelope's `size`, the envelope itself says it."""
+        """Read a whole object; without `size` the envelope says its own length."""
         _check_kind(path, kind)
 
         def read(path: str) -> tuple[T, bytes]:
@@ -180,7 +180,7 @@ class ObjectStore:
 
 
 def read_either(storage: Storage, path: str, read: Callable[[str], R]) -> R:
-    """Return what `read` makes of a status object, or of its twin if the object is damaged.
+    """Return `read` of a status object's path, or of its twin's if the object is damaged.
 
     Raises FormatError if both are damaged; MissingObjectError only if both are gone.
     """
@@ -199,7 +199,7 @@ def read_either(storage: Storage, path: str, read: Callable[[str], R]) -> R:
 
 @lru_cache(maxsize=1024)
 def _warn(where: str) -> None:
-    """Warn once of a damaged object: its reads are many."""
+    """Warn of a damaged object once, not in each read."""
     _LOG.warning(
         "status object is damaged or gone, its twin was read; repair restores it: %s", where
     )
@@ -217,12 +217,12 @@ def read_sound(storage: Storage, path: str) -> bytes:
 
 
 def check_object(path: str, data: bytes, *, where: str) -> None:
-    """Raise FormatError if bytes are not all of the object that a name names."""
+    """Raise FormatError unless bytes are the complete object of this path."""
     front, behind = split_envelope(data)
     body = decode_envelope(front, where=where, digest=names.parse_status_digest(path))
     kind = KINDS.get(names.parse_status_kind(path) or "")
     if kind is None:
-        return  # of a later version
+        return  # a kind of a later version
     value = kind.decode(body, where=where)
     check_behind(value, behind, where=where)
     for each in (value.stats, value.filters) if isinstance(value, Part) else ():
@@ -243,7 +243,7 @@ def check_behind(value: object, behind: bytes, *, where: str) -> None:
 
 
 def is_whole(path: str, data: bytes) -> bool:
-    """Tell whether bytes are all of the object that a name names; see `check_object`."""
+    """Tell whether bytes are the complete object of this path; see `check_object`."""
     try:
         check_object(path, data, where=path)
     except FormatError:

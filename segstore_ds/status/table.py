@@ -1,9 +1,9 @@
-"""Tables of a root: rows spill to parts, parts merge by levels and move to lists.
+"""Tables of a root: rows spill to parts, parts are merged by levels and moved to lists.
 
 Segments, history rows, writers and retired objects are such tables. The newest rows are in the
-root. When there are many they spill to a part. Ten parts of one level are merged into one of the
-next, until a part is final. Old parts move, in groups, to lists of parts. So a root names few parts
-and few lists, however many rows there are.
+root. When there are many, they spill to a part. `Limits.fan_in` parts of one level are merged into
+one of the next, until a part is final. Old parts are moved, in groups, to lists of parts. So a root
+names few parts and few lists, however many rows there are.
 """
 
 from abc import ABC, abstractmethod
@@ -29,14 +29,14 @@ def _all(_ref: PartRef) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a change will land: its version, its commit time, and how many races it has lost."""
+    """The place of a commit: its version, its time, and how many races it has lost before."""
 
     version: int
     time_us: int
     attempt: int
 
     def retire(self, kind: str, path: str) -> Retired:
-        """Return the record that the change drops an object."""
+        """Return the record of an object that the commit drops."""
         return Retired(kind, path, self.version, self.time_us)
 
 
@@ -50,8 +50,7 @@ class Limits:
     parts: int = 96  # most parts in a root; twice as many after a lost race
     listed: int = 1024  # most parts in a list
     fan_in: int = 10  # how many parts of one level are merged into one of the next
-    # A part with this many rows or more is not merged any more; a merged part has at most twice as
-    # many.
+    # Parts with this many rows are not merged any more. Merged parts have at most twice as many.
     final: int = 32_768
 
     def are_passed(self, slot: Slot, *, rows: int, text_bytes: int) -> bool:
@@ -70,7 +69,7 @@ class Limits:
 
 SEGMENTS = Limits(64, 160, 8_000)
 HISTORY = Limits(56, 160, 3_000, parts=64)
-WRITERS = Limits(256, 512, 9_000, parts=32, fan_in=2)  # an unknown writer is sought in every part
+WRITERS = Limits(256, 512, 9_000, parts=32, fan_in=2)  # few: a new writer id is looked up in all
 RETIRED = Limits(192, 384, 16_000, parts=40)
 
 
@@ -83,7 +82,7 @@ class Fields(NamedTuple):
 
 
 class Table(ABC):
-    """The parts of one table, adjoining if it is `tiled`, and the lists of its older parts."""
+    """The parts of one table, adjacent if it is `tiled`, and the lists of its older parts."""
 
     fields: ClassVar[Fields]
     limits: ClassVar[Limits]
@@ -102,14 +101,14 @@ class Table(ABC):
         return found
 
     def inline(self, root: Root) -> tuple[PartRef, ...]:
-        """Return the parts that a root itself names."""
+        """Return the parts that the root itself names, not those in lists."""
         found: tuple[PartRef, ...] = getattr(root, self.fields.parts)
         return found
 
     def parts(
         self, root: Root, start: int = 0, end: int = 1 << 63, wanted: Wanted = _all
     ) -> Iterator[PartRef]:
-        """Yield the wanted parts with rows of ``[start, end)``, those in wanted lists included."""
+        """Yield the `wanted` parts with rows of ``[start, end)``, also those in `wanted` lists."""
 
         def meets(ref: PartRef) -> bool:
             return ref.start < end and ref.end > start and wanted(ref)
@@ -158,7 +157,7 @@ class Table(ABC):
         if len(parts) <= (most if slot.attempt == 0 else 2 * most):
             return root
         if root.operation == Operation.MERGE:
-            return root  # seams look for what a merge wrote among the root's own parts
+            return root  # seams expect the part that a merge wrote in the root itself
         kept = parts[-(most // 2) :]
         moved, lists = parts[: len(parts) - len(kept)], list(self.lists(root))
         gone: list[PartRef] = []
@@ -172,10 +171,10 @@ class Table(ABC):
     def replace(
         self, root: Root, slot: Slot, changes: Mapping[str, Sequence[PartRef]], *, start: int = 0
     ) -> Root:
-        """Return the root with the parts of `changes`, by path, replaced and retired.
+        """Return the root with parts replaced as `changes` says by path, and the old ones retired.
 
-        From the first list that holds one of them on, all lists are opened, and `spill` writes new
-        ones. A list that ends at or before `start` holds none and is not read.
+        All lists from the first one with such a part on are dissolved, and `spill` writes new ones.
+        A list that ends at or before `start` has none and is not read.
         """
         if not changes:
             return root
@@ -197,12 +196,12 @@ class Table(ABC):
         return self.change(root, slot, [*opened, *gone], lists=kept, parts=found)
 
     def due(self, root: Root) -> tuple[str, ...] | None:
-        """Choose neighbouring parts to merge; None when nothing is due. Pure."""
+        """Return the paths of neighbouring parts to merge; None when nothing is due. Pure."""
         parts = getattr(root, self.fields.parts)
         return plan_merge(parts, self.limits) if len(parts) >= self.limits.fan_in else None
 
     def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
-        """Replace neighbouring parts by one; None when the root no longer has them side by side."""
+        """Replace neighbouring parts by one; None if the root no longer has them like that."""
         parts = self.inline(root)
         first = find_run([part.path for part in parts], paths)
         if first is None:
@@ -216,7 +215,7 @@ class Table(ABC):
 
 
 class RowsTable(Table, Generic[T]):
-    """A table whose parts are read whole: their rows tell all that their references say."""
+    """A table whose parts are read whole; a reference follows from the rows of its part."""
 
     kind: Kind[T]
 
@@ -249,7 +248,7 @@ Damaged = Callable[[str, FormatError], None]
 
 
 def _unheard(_path: str, _error: FormatError) -> None:
-    """Ignore what can't be read."""
+    """Ignore damage."""
 
 
 def readable_parts(table: Table, root: Root, damaged: Damaged = _unheard) -> Iterator[PartRef]:
@@ -282,21 +281,21 @@ def list_ref(path: str, size: int, parts: Sequence[PartRef]) -> PartRef:
 
 
 def join_stats(parts: Sequence[PartRef]) -> str | None:
-    """Return the statistics of several parts together; None where one has none. Pure."""
+    """Return the joined statistics of several parts; None if one has none. Pure."""
     found = [(part.end - part.start, stats_of(part)) for part in parts]
     return build_text(merge(found))
 
 
 def stats_of(part: PartRef) -> Piece:
-    """Return the statistics in the row of a part."""
+    """Return the statistics in the reference to a part."""
     return parse_piece(part.stats, where=part.path)
 
 
 def plan_merge(parts: Sequence[PartRef], limits: Limits) -> tuple[str, ...] | None:
-    """Return the names of neighbouring parts to merge, in order, or None when nothing is due.
+    """Return the paths of neighbouring parts to merge, in order, or None when nothing is due.
 
-    The newest parts are merged when `fan_in` of them are of one level. Parts of odd sizes, from
-    large commits, can separate smaller ones. When too many small parts have accumulated, the
+    The newest `fan_in` parts are merged when they are of one level. But large parts, from large
+    commits, can separate smaller ones. So when too many small parts have accumulated, the
     neighbours with the fewest rows in total are merged, whatever their levels.
     """
     fan_in = limits.fan_in
@@ -325,7 +324,7 @@ def _fits(run: Sequence[PartRef], limits: Limits) -> bool:
 
 
 def find_run(listed: Sequence[str], paths: Sequence[str]) -> int | None:
-    """Return where `paths` appear side by side in `listed`, or None where they don't.
+    """Return where `paths` appear next to each other in `listed`, or None.
 
     >>> find_run(["a", "b", "c"], ["b", "c"]), find_run(["a", "x", "b"], ["a", "b"])
     (1, None)

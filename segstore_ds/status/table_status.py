@@ -1,12 +1,12 @@
-"""The table status: the list of a stream's segments by offset, and whatever else outgrows the root.
+"""The table status: a stream's segments by offset, its writers and its retired objects.
 
 A root lists its newest segments itself. When they pass a soft limit, the next commit moves them to
 a status part. Neighbouring parts of one level are merged by commits of their own, after the
-acknowledgement. An attempt that has lost a race moves nothing below the hard limit, so maintenance
-never delays the retry. Parts are sorted by offset and never overlap.
+acknowledgement. An attempt after a lost race moves nothing below the hard limit, so it is not
+delayed. Parts are sorted by offset and never overlap.
 
-Parts that outgrow the root are listed in objects of their own, oldest first. The same holds for
-writers and retired objects. So a root stays below 64 KiB however long the stream is.
+Old parts are moved from the root to lists. The same holds for writers and retired objects. So a
+root stays below 64 KiB however long the stream is.
 
 Source: CarbonData's table status proposal (base, delta, pointer), with geometric merging.
 """
@@ -44,9 +44,9 @@ from segstore_ds.status.parts import (
 from segstore_ds.status.table import SEGMENTS, Slot, Table, Wanted, readable_parts
 from segstore_ds.storage import Storage
 
-JOINED_SHARE = 2 / 3  # of the share: with more, joined inline segments become an object
-ROOT_BYTES = 60 << 10  # the rest of 64 KiB is for what the log adds: the place and its history row
-_ROW_BYTES = 150  # of any row but the history's, before it is compressed
+JOINED_SHARE = 2 / 3  # joined inline segments above this part of their share become an object
+ROOT_BYTES = 60 << 10  # the log adds the place of the commit and its history row, up to 64 KiB
+_ROW_BYTES = 150  # of a row before compression; a history row counts as two
 
 Schemas = Callable[[int], pa.Schema]
 FindFilters = Callable[[Sequence[SegmentEntry]], Sequence[SegmentFilters]]
@@ -63,22 +63,22 @@ class PlacedSegment:
     entry: SegmentEntry
     # The wanted rows of the segment, ``[first, last)``; all by default.
     rows: tuple[int, int] = _ALL
-    # ``[first, last)``: frames whose first row lies in it belong to this value.
+    # ``[first, last)``: only frames whose first row lies in it are read through this slice.
     claim: tuple[int, int] = _ALL
 
     def __post_init__(self) -> None:
-        """Fill in all rows where none are named."""
+        """Replace `_ALL` by the range of all rows."""
         for name in ("rows", "claim"):
             if getattr(self, name) is _ALL:
                 object.__setattr__(self, name, (0, self.entry.rows))
 
     @property
     def end(self) -> int:
-        """The offset after its last event."""
+        """The offset after the last event."""
         return self.start + self.entry.rows
 
     def cut(self, start: int, end: int) -> Self:
-        """Return the rows that hold events of ``[start, end)``; there are some."""
+        """Return the slice with the events of ``[start, end)``; there must be some."""
         rows = (max(start - self.start, 0), min(end - self.start, self.entry.rows))
         return replace(self, rows=rows)
 
@@ -89,9 +89,8 @@ class Run:
 
     start: int  # offset of the first segment's first event
     columns: SegmentColumns
-    # Returns the statistics of each segment; reads them unless they are cached.
-    load_stats: Callable[[], Stats]
-    # Returns the filters of each segment; none if there are none.
+    load_stats: Callable[[], Stats]  # returns the statistics of each segment, read or cached
+    # Returns the filters of each segment; empty for inline segments.
     load_filters: Callable[[], Sequence[SegmentFilters]] = tuple
 
     @property
@@ -102,7 +101,7 @@ class Run:
         return starts
 
     def trimmed(self, start: int, end: int) -> "Run":
-        """Return the segments that hold events of ``[start, end)``; there is at least one."""
+        """Return the segments that hold events of ``[start, end)``; there must be some."""
         starts = self.starts
         first = int(np.searchsorted(starts, start, "right")) - 1
         last = int(np.searchsorted(starts, end, "left"))
@@ -127,7 +126,7 @@ def placed_segments(root: Root, run: Run, *, with_stats: bool = True) -> Iterato
 
 
 def placed_entries(root: Root, start: int, end: int) -> list[PlacedSegment]:
-    """Return what of a root's own entries holds events of ``[start, end)``, in offset order."""
+    """Return the slices of a root's own entries with events of ``[start, end)``, in order."""
     found, after = list[PlacedSegment](), root.inline_start
     for entry in root.entries:
         first, after = after, after + entry.rows
@@ -176,15 +175,15 @@ class TableStatus(SchemaTexts):
     ) -> Iterator[Run]:
         """Yield the segments that hold events of ``[start, end)`` as columns, part by part.
 
-        Reads each part when the iteration reaches it; its statistics only for `load_stats`, or
-        `with_stats` together with the part. `with_filters` says that the caller loads filters, too.
-        Parts and lists that are not `wanted` are passed over unread.
+        Each part is read when the iteration reaches it. `with_stats` and `with_filters` say that
+        the caller will load them, so they may be read together with the part. Parts and lists that
+        are not `wanted` are skipped unread.
         """
         if start >= end:
             return
         for part in self.table.parts(root, start, end, wanted):
             if key_columns_of(root):
-                # Filters may be most of a part, and of a large one they are read chunk by chunk.
+                # Filters may be most of a part; those of a large part are read chunk by chunk.
                 whole = with_filters and part.count <= WHOLE_SEGMENTS
             else:
                 whole = with_stats
@@ -204,7 +203,7 @@ class TableStatus(SchemaTexts):
     def sound_runs(
         self, root: Root, start: int, end: int, damaged: Callable[[FormatError], None]
     ) -> Iterator[Run]:
-        """Yield what `runs` yields but for parts that can't be read; `damaged` gets the errors."""
+        """Yield `runs` without the parts that can't be read, whose errors `damaged` gets."""
         for part in readable_parts(self.table, root, lambda _path, error: damaged(error)):
             alone = replace(root, lists=(), parts=(part,), entries=())
             try:
@@ -214,17 +213,17 @@ class TableStatus(SchemaTexts):
         yield from self.runs(replace(root, lists=(), parts=()), start, end)
 
     def tidy(self, root: Root, slot: Slot) -> Root:
-        """Return the root, with what outgrew its share of it moved to status objects.
+        """Return the root with rows moved to status objects if there are too many.
 
-        `root` is about to be committed, and its `version` is still its parent's. `slot` says where
-        it will land; after a lost race only the hard limits count.
+        `root` is about to be committed, and its `version` is still its parent's. `slot` is its
+        place in the log; after a lost race only the hard limits count.
         """
         frames_most = SHARE_BYTES if slot.attempt == 0 else SHARE_HARD_BYTES
 
         inline_bytes = root.inline_bytes
         overflows = inline_bytes > frames_most
         if overflows:
-            # Joined, the events take a fraction of the bytes: usually no object is needed yet.
+            # Joined events take fewer bytes: usually they still fit into the root.
             root = join_inline(root, self.schemas_of(root))
             inline_bytes = root.inline_bytes
             overflows = inline_bytes > frames_most * JOINED_SHARE
@@ -236,18 +235,18 @@ class TableStatus(SchemaTexts):
                 root = self._spill_entries(root)
         root = self.table.spill(root, slot)
         if root.lists and root.lists[0].start < root.head:
-            # The list is cached once read; only a commit that moved the head has work here.
+            # Cheap if nothing is to do: the list is cached.
             root = self._trim_lists(root, slot)
         return self.retired.tidy(self.writers.tidy(root, slot), slot)
 
     def outline(self, root: Root) -> Root:
-        """Return the root with objects in the place of its inline segments."""
+        """Return the root with its inline segments written as objects."""
         if not root.inline_bytes:
             return root
         return replace(root, entries=put_inline(self.storage, root, self.schemas_of(root)))
 
     def schemas_of(self, root: Root) -> Schemas:
-        """Return what reads the schema of each of a root's epochs."""
+        """Return a function that reads the schema of an epoch of a root, by its number."""
         return lambda epoch: decode_schema(self.schema_texts(root.epochs[epoch])[0])
 
     def put_part(
@@ -261,8 +260,8 @@ class TableStatus(SchemaTexts):
     ) -> PartRef:
         """Write a part that lists segments from an offset on; none of them is inline.
 
-        `root` is the newest that the writer has seen, `schema_of` what reads its schemas where this
-        folder can't. Segments that `old` parts list keep the filters that they have there.
+        `root` is the newest that the writer has seen. `schema_of` reads its schemas if they are in
+        another folder. Segments keep the filters that they have in the `old` parts.
         """
         schema_of = schema_of or self.schemas_of(root)
         if any(entry.frame for entry in entries):
@@ -276,7 +275,7 @@ class TableStatus(SchemaTexts):
     def _bounds(
         self, root: Root, columns: SegmentColumns, stats: Stats, schema_of: Schemas
     ) -> str | None:
-        """Return the bounds of the time column over segments, as the row of their part has them."""
+        """Return the bounds of the time column over segments, for the reference to their part."""
         field = _time_field(root, schema_of)
         if field is None:
             return None
@@ -288,7 +287,10 @@ class TableStatus(SchemaTexts):
     def add_filters(
         self, root: Root, part: PartRef, find: FindFilters, slot: Slot, *, most: int
     ) -> Root | None:
-        """Give `most` segments of a part the filters that `find` returns; None as in `merge`."""
+        """Add the filters that `find` returns to up to `most` segments of a part.
+
+        Returns None if the root no longer names the part, or if there are none to add.
+        """
         if part not in root.parts:
             return None
         filled = self.table.add_filters(root.version, part, find, most)
@@ -308,7 +310,7 @@ class TableStatus(SchemaTexts):
         return replace(root, parts=tuple(parts), entries=())
 
     def put_listing(self, root: Root) -> tuple[Root, PartRef | None]:
-        """Return a root with all segments in parts, and a list of these parts; None without any."""
+        """Return a root with all segments in parts, and a list of these parts if there are any."""
         root = self._spill_entries(self.outline(root)) if root.entries else root
         parts = tuple(self.table.parts(root))
         if not parts:
@@ -316,17 +318,17 @@ class TableStatus(SchemaTexts):
         return root, replace(self.table.put_list(root.version, parts), stats=None)
 
     def bounds(self, root: Root, ref: PartRef) -> str | None:
-        """Return the bounds of the time column over a part, as its row has them."""
+        """Return the bounds of the time column over a part, for the reference to it."""
         columns, stats = self.table.columns(ref), self.table.stats(ref)
         return self._bounds(root, columns, stats, self.schemas_of(root))
 
     def lacks_bounds(self, root: Root) -> bool:
-        """Tell whether a part that a root itself names has no bounds of the time column."""
+        """Tell whether a part in the root itself lacks bounds of the time column."""
         field = _time_field(root, self.schemas_of(root))
         return field is not None and any(_lacks(part, field) for part in root.parts)
 
     def add_bounds(self, root: Root) -> Root:
-        """Return the root with bounds of the time column where its parts lack them."""
+        """Return the root with bounds of the time column added to parts that lack them."""
         field, parts = _time_field(root, self.schemas_of(root)), [*root.parts]
         for place, part in enumerate(parts):
             if field is not None and _lacks(part, field):
@@ -335,7 +337,7 @@ class TableStatus(SchemaTexts):
         return replace(root, parts=tuple(parts))
 
     def _trim_lists(self, root: Root, slot: Slot) -> Root:
-        """Retire the listed parts below the head, and the lists that change because of it."""
+        """Retire the parts in lists that are below the head, and rewrite these lists."""
         gone: list[PartRef] = []
         dropped: list[Retired] = []
         lists = list(root.lists)
@@ -375,7 +377,7 @@ def parts_and_lists(root: Root) -> tuple[PartRef, ...]:
 
 
 def _is_heavy(root: Root, inline_bytes: int, stats_bytes: int) -> bool:
-    """Tell whether a commit file would pass its 64 KiB with the inline segments that it lists."""
+    """Tell whether a commit file with these inline segments would exceed its 64 KiB."""
     refs = parts_and_lists(root)
     timed = [ref for ref in refs if ref.stats is not None]
     counted = (refs, timed, root.retired, root.tags, root.pins, root.epochs, root.entries)
@@ -383,7 +385,7 @@ def _is_heavy(root: Root, inline_bytes: int, stats_bytes: int) -> bool:
     texts = [len(epoch.schema or "") + len(epoch.spark or "") for epoch in root.epochs]
     guess = _ROW_BYTES * rows + sum(texts) + text_bytes(root.writers) + stats_bytes
     if guess + inline_bytes < ROOT_BYTES:
-        return False  # compressed, it is smaller; only encoding it would tell the size
+        return False  # the encoded root is smaller than the guess
     return len(encode_envelope(encode_root(root))) + inline_bytes > ROOT_BYTES
 
 
@@ -393,5 +395,5 @@ def _stats_bytes(root: Root) -> int:
     plain = sum(map(len, texts))
     if plain <= SEGMENTS.text_bytes:
         return plain
-    # Column names and much else repeat, so only the compressed size is a fair estimate.
+    # Column names and much else repeat, so only the compressed size is a good estimate.
     return len(encode_envelope("".join(texts).encode("utf-8", "surrogatepass")))

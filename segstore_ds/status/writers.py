@@ -1,8 +1,8 @@
 """Writers: who may commit under a writer id, and whether a batch is committed already.
 
-A writer id has an owner (the streaming query's id, or the caller) and a last batch. Committing the
-last batch again is a no-op that returns the first commit. An older batch, another owner, or other
-events under the last batch id are errors.
+A writer id has an owner (a streaming query's id; "" for a plain caller) and a last batch.
+Committing the last batch again is a no-op that returns the first commit. An older batch, another
+owner, or other events under the last batch id are errors.
 """
 
 import logging
@@ -30,8 +30,8 @@ class WriterKey:
     takeover: bool = False  # take the name over from another owner
     # A second name that must belong to the owner, such as its checkpoint's; "" for none.
     claim: str = ""
-    # What to do with other events under the last batch id: ``error``, or ``skip``, which keeps what
-    # was committed first and drops them.
+    # What to do with other events under the last batch id: ``error``, or ``skip``, which drops
+    # them and keeps what was committed first.
     on_repeat: str = options.default("onRepeat")
     dense: bool = False  # every batch id from 0 up to this one must have been committed
 
@@ -125,7 +125,7 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
 
 
 def _compare(known: Writer, key: WriterKey, batch: BatchFacts) -> None:
-    """Compare a batch with the one that was committed under its id."""
+    """Raise WriterConflictError, or warn, if other events were committed under the batch id."""
     columns = differing_columns(known.fingerprint, batch)
     if known.rows == batch.rows and not columns:
         return
@@ -177,8 +177,8 @@ def find_repeated(
 ) -> Commit | None:
     """Return the commit that already holds a writer's batch, or None.
 
-    `batch` is None while nothing is known of the batch's rows; then they are not compared. Raises
-    WriterConflictError as `check_writer`.
+    `batch` is None before the rows are known; then they are not compared. Raises
+    WriterConflictError as `check_writer` does.
     """
     known = status.writers.find(root, writer.writer_id)
     if not check_writer(known, writer, batch) or known is None:
