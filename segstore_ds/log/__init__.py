@@ -1,1 +1,1 @@
-"""The batch metadata log and the commit protocol: nothing else, and no feature by name."""
+"""The batch metadata log and the commit protocol; no feature is known by name here."""

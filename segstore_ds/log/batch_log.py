@@ -1,7 +1,7 @@
-"""A metadata log for values of a user's own: what `foreachBatch` and other jobs remember by number.
+"""A metadata log for values of the user: what `foreachBatch` and other jobs store per number.
 
-Its files are those of the stream's own log, in a folder that is no stream. Numbers have no gaps
-above the lowest, so that a number which is missing below the newest is known to be purged.
+Its files are like those of a stream's log, in a folder that is no stream. Numbers have no gaps, so
+a number that is missing below the newest was purged.
 """
 
 import json
@@ -19,10 +19,10 @@ _FOLDER = "batches"
 
 
 class BatchLog:
-    """A log of JSON values, one immutable file per number, on any filesystem that streams are on.
+    """A log of JSON values, one immutable file per number, on any filesystem for streams.
 
-    It does for a job's own metadata what Spark's HDFSMetadataLog does for Spark's. Every call asks
-    the storage; a log can be shared by threads and processes, and pickled.
+    It does for a job's own metadata what Spark's HDFSMetadataLog does for Spark's. Every call reads
+    the storage. Threads and processes may share a log, and it can be pickled.
 
     Args:
         url: A folder, which need not exist.
@@ -58,11 +58,11 @@ class BatchLog:
     def add(self, number: int, value: Any) -> bool:
         """Put a value under the next number; durable and visible to all when it returns.
 
-        Exactly one value gets a number, whoever adds it. Safe to repeat: an equal value is a
+        A number gets exactly one value, whoever adds it. Safe to repeat: an equal value is a
         success.
 
         Args:
-            number: The newest number and one, such as Spark's batch id; any, in an empty log.
+            number: The newest number plus one, such as Spark's batch id; any in an empty log.
             value: What JSON can hold exactly, up to 1 MB; not None. Keys of objects are texts.
 
         Returns:
@@ -98,10 +98,10 @@ class BatchLog:
 
         Args:
             start: The first number; None is the lowest that is kept.
-            end: The number behind the last; None is all.
+            end: The number after the last; None is all.
 
         Raises:
-            MissingObjectError: One of them is not there.
+            MissingObjectError: One of the numbers is missing.
             FormatError: A file is damaged.
         """
         check_whole("start", start, optional=True)
@@ -112,7 +112,7 @@ class BatchLog:
         """Return the newest number and its value; None in an empty log.
 
         Raises:
-            FormatError: Its file is damaged; an older value is never returned instead.
+            FormatError: The file is damaged; an older value is never returned instead.
         """
         return self._log.latest()
 
@@ -121,9 +121,9 @@ class BatchLog:
 
         Args:
             threshold: The lowest number to keep.
-            grace: How much older than the newest value the successor of a deleted one must be: a
-                duration. It must be longer than an `add` can take or sleep, whose number would be
-                free again.
+            grace: A value is deleted only if the next one is that much older than the newest. It
+                must be longer than an `add` can take or be suspended, which otherwise could put its
+                value under a number that is free again.
 
         Returns:
             How many were deleted.

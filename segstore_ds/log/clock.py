@@ -29,7 +29,7 @@ def _new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The engine's source of time and randomness; the real one is picklable."""
+    """The source of time and randomness; the real one is picklable."""
 
     wall_us: Callable[[], int] = _wall_us  # microseconds since 1970 UTC; may jump
     # Seconds since some fixed moment; never goes back, and counts time suspended.
@@ -37,7 +37,7 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep  # waits that many seconds
     random: Callable[[], float] = random.random  # draws from ``[0, 1)``, for jitter
     new_id: Callable[[], str] = _new_id  # returns 32 fresh hex digits
-    # Whether `start` begins a thread; if not, the caller waits for the work.
+    # Whether `start` starts a thread; if not, the caller does the work.
     background: bool = True
 
     def backoff(self, attempt: int, *, base_s: float, most_s: float) -> None:
@@ -45,7 +45,7 @@ class Clock:
         self.sleep(self.random() * min(most_s, base_s * 2.0**attempt))
 
     def start(self, work: Callable[[], None], name: str) -> None:
-        """Start short work that no caller waits for; the process waits for it at its end."""
+        """Start short work in the background; the process waits for it at its end."""
         if self.background:
             threading.Thread(target=work, name=name, daemon=False).start()
         else:
@@ -53,10 +53,10 @@ class Clock:
 
 
 class Skew:
-    """How far this machine's clock is from the store's, as one handle measured it.
+    """Compares this machine's clock with the store's, for one handle.
 
-    They are compared at most once per `CLOCK_CHECK_S`, and whenever this machine's clock was set
-    meanwhile, which the boot clock shows.
+    It does so at most once per `CLOCK_CHECK_S`, and after this machine's clock was set, which the
+    boot clock shows.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -65,7 +65,7 @@ class Skew:
         self._offset_s = self._read_offset_s()
 
     def has_moved(self) -> bool:
-        """Tell whether this machine's clock was set since it was compared."""
+        """Tell whether this machine's clock was set since the last comparison."""
         return abs(self._read_offset_s() - self._offset_s) > CLOCK_MOVED_S
 
     def is_known(self) -> bool:
@@ -73,7 +73,7 @@ class Skew:
         return self._clock.boot_s() - self._checked_s < CLOCK_CHECK_S and not self.has_moved()
 
     def compare(self, ask: Callable[[], int]) -> tuple[int, int] | None:
-        """Ask for the store's time now; return both clocks' if they are too far apart."""
+        """Ask for the store's time; return both times if they are too far apart, else None."""
         asked_us, offset_s = self._clock.wall_us(), self._read_offset_s()
         store_us = ask()
         # This process may have been suspended between the two readings of the clock.

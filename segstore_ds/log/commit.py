@@ -1,11 +1,11 @@
-"""A commit as values: the change that a verb plans, what came of it, and what it cost.
+"""A commit as values: the change that a verb plans, its result and its cost.
 
 An attempt that lost its race leaves status objects and outlined segments, which are deleted. The
-name of such an object carries the version that it was planned on, and the commit that first names
-it takes the next version. Once that version is seen to hold another attempt's commit, no later
-commit can name an object that was planned on the same base and that the winner does not name. Names
-are digests, so two writers may have put the same object: what the winner names is kept. Where its
-root alone does not tell all that it names, the rest is left for upkeep.
+name of such an object has the version that it was planned on, and the commit that first names it
+has the next version. If that version holds another attempt's commit, no later commit can name an
+object that was planned on the same base and that the winner does not name. Names are digests, so
+two writers may have put the same object: what the winner names is kept. If the winner's root alone
+does not show all that it names, the objects are left for upkeep.
 """
 
 import json
@@ -36,14 +36,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What a verb makes of a root."""
+    """What a verb plans on a root."""
 
-    # The next root, whose place in the log is filled in by the commit; None when there is nothing
-    # to commit.
+    # The next root, without its place in the log; None when there is nothing to commit.
     root: Root | None
-    # What the verb learned on that root and returns to its caller.
+    # What the verb returns to its caller.
     result: T = None  # type: ignore[assignment]  # None for a verb that returns nothing
-    note: Note = NO_NOTE  # what the history records about the change beyond what the root says
+    note: Note = NO_NOTE  # what the history records beyond what the root says
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Meter:
         self.races_lost = 0
 
     def cost(self, attempt: int) -> dict[str, int]:
-        """Return what a history row says of the cost up to now and of the put that follows."""
+        """Return the costs in a history row: those up to now, and of the put that follows."""
         requests, written = self._stats.cost()
         return {
             "attempts": attempt + 1,
@@ -99,7 +98,7 @@ def complete_root(
 
 
 def log_commit(url: str, row: HistoryRow, fact: str = "commit") -> None:
-    """Log a commit at DEBUG as `name=value`, and the same as the record's field `segstore`."""
+    """Log a commit at DEBUG, as `name=value` and in the record's field `segstore`."""
     if _LOG.isEnabledFor(logging.DEBUG):
         fields = {"url": url, **asdict(row)}
         if (row.merged or "").startswith("{"):
@@ -110,7 +109,7 @@ def log_commit(url: str, row: HistoryRow, fact: str = "commit") -> None:
 
 
 def winner_of(root: Root) -> dict[str, Any]:
-    """Return what a ConflictError says of the newest commit that came first."""
+    """Return the fields of a ConflictError about the newest commit that came first."""
     return {"version": root.version, "operation": root.operation, "client": root.client}
 
 
@@ -121,7 +120,7 @@ def log_lost_race(url: str, find_winner: Callable[[], Root | None]) -> None:
 
 
 def plan_discard(base: Root, lost: Root, winner: Root) -> list[str]:
-    """Return the objects that only `lost` names, where `winner` took its version. Pure."""
+    """Return the objects that only `lost` names, after `winner` took its version. Pure."""
     moved = {_lists(base), _lists(lost), _lists(winner)}
     if winner.parent != base.transaction or len(moved) > 1:
         return []  # parts may have moved to lists or out of them
@@ -146,7 +145,7 @@ def _lists(root: Root) -> tuple[object, ...]:
 
 
 def discard_lost(files: MetadataLog[Root], base: Base, lost: Root, clock: Clock) -> None:
-    """Delete what a lost attempt put and no commit can name; best effort, never raises."""
+    """Delete objects that a lost attempt put and no commit can name; best effort, never raises."""
     if not any(_made_on(base.root, lost)):
         return
     try:

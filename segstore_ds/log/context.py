@@ -1,7 +1,7 @@
-"""What every verb on a stream needs: where it reads, works and commits, and in whose name.
+"""What every verb on a stream needs: its log, its table status, its client, its launcher.
 
 Verbs that read and write much have one shape: a plan on a root makes a `Job` and its rows, a
-`Launch` runs the rows, here or in an engine's tasks, and one commit takes the results.
+`Launch` runs the rows, here or in an engine's tasks, and one commit uses the results.
 """
 
 import getpass
@@ -27,7 +27,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.version import __version__
 
 CLIENT_VARIABLE = "SEGSTORE_CLIENT"
-_WORD, _MOST = 60, 400  # characters of a word of a client's name, and of all
+_WORD, _MOST = 60, 400  # most characters of a word in a client's name, and of the name
 
 
 class Job(Protocol):
@@ -36,12 +36,12 @@ class Job(Protocol):
     def run(self, rows: Iterable[Any], /) -> Generator[Any, None, None]:
         """Run rows and yield their results in order.
 
-        Any row may be run again, killed, or run twice at once. If one fails or the iteration is
-        broken off, what no later attempt can use is deleted.
+        Any row may be run again, killed, or run twice at once. After a failure, or when the caller
+        stops early, what no later attempt can use is deleted.
         """
 
     def size(self, rows: Iterable[Any], /) -> int:
-        """Return how many encoded bytes rows read."""
+        """Return the encoded bytes that rows read."""
 
 
 Launch = Callable[[Job, Sequence[Any]], Generator[Any, None, None]]
@@ -57,19 +57,19 @@ class StreamContext:
     """One stream as one handle sees it; the first argument of every verb."""
 
     log: StreamLog
-    status: TableStatus  # its table status, which remembers the parts that were read
+    status: TableStatus  # its table status, which caches parts
     client: str = ""  # who commits, for the history
-    # What other rooms remember from one commit to the next.
+    # What other rooms keep from one commit to the next.
     memory: dict[str, Any] = field(default_factory=dict, compare=False)
     launch: Launch = run_here  # runs the rows of jobs
 
     @classmethod
     def of(cls, log: StreamLog, *, client: str = "") -> Self:
-        """Return the context of a log whose table status was not read yet."""
+        """Return the context of a log, with an empty table status."""
         return cls(log, TableStatus(log.storage), client)
 
     def fresh(self) -> Self:
-        """Return the same context with a table status that has read nothing yet."""
+        """Return the same context with an empty cache of status parts."""
         return replace(self, status=TableStatus(self.storage))
 
     def apart(self) -> Self:
@@ -81,9 +81,9 @@ class StreamContext:
     def commit(
         self, next_root: Callable[[Root, Slot], Root | None], **changed: Any
     ) -> Committed[None]:
-        """Commit in this client's name what `next_root` makes of the newest root, if not None.
+        """Commit the root that `next_root` returns, as this client; nothing if it is None.
 
-        The history says what `changed`.
+        The history row names what `changed`.
         """
 
         def build(root: Root, slot: Slot) -> Change[None]:
@@ -102,15 +102,15 @@ class StreamContext:
 
     @property
     def clock(self) -> Clock:
-        """Time, and where new ids come from."""
+        """The clock, which also makes new ids."""
         return self.log.clock
 
 
 def client_name(more: str = "") -> str:
     """Return the name of this writer for a stream's history: software, user, host, application.
 
-    SEGSTORE_CLIENT replaces the last three, which the platform says otherwise. `more` are words of
-    the program that writes by this package; an application among them replaces the other one.
+    The last three come from SEGSTORE_CLIENT, by default from the platform. `more` are words of the
+    program that uses this package; an application among them replaces the other one.
     """
     given = os.environ.get(CLIENT_VARIABLE)
     words = _platform_words() if given is None else given.split()
@@ -124,7 +124,7 @@ def client_name(more: str = "") -> str:
 def _platform_words() -> list[str]:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # it has none, as in some containers
+    except (KeyError, OSError, ImportError):  # no user name, as in some containers
         user = ""
     application = Path(sys.argv[0] if sys.argv else "").name
     named = (("user/", user), ("host/", platform.node()), (APPLICATION, application))

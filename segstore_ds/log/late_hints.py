@@ -1,8 +1,8 @@
-"""When hints are written: after each commit, or once a burst of commits is over.
+"""When hints are written: after each commit, or after a burst of commits.
 
 On an object store commits write the hint at most once a second, so after a burst it may name an
 older commit. It is written once more when the burst is over or the process ends. No call waits for
-this late hint, and its failure does no harm: a hint only shortens the next open, and tells it if
+this late hint, and its failure does no harm: a hint makes the next open shorter, and shows it if
 the newest commits are gone.
 """
 
@@ -17,11 +17,11 @@ from segstore_ds.errors import SegstoreError
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage
 
-_WAIT_S = 0.05  # hints that are due at nearly the same time are written in one go
+_WAIT_S = 0.05  # hints that are due at nearly the same time are written together
 
 
 class LateHints:
-    """The hints that a process still has to write, one for each stream, and the thread for them."""
+    """The hints that a process still has to write, one per stream, and the thread for them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -31,8 +31,7 @@ class LateHints:
     def note(self, url: str, due_s: float, write: Callable[[], None], *, background: bool) -> None:
         """Have a stream's hint written at a monotonic time, or at the end of the process.
 
-        Without a background it is written at the end only, and so it is where no thread can start:
-        the commit is acknowledged already.
+        Without `background`, or if no thread can start, it is written only at the end.
         """
         with self._changed:
             self._due[url] = due_s, write
@@ -42,7 +41,7 @@ class LateHints:
                     self._runs = True
 
     def forget(self, url: str) -> None:
-        """Leave out a stream whose hint was just written."""
+        """Remove a stream whose hint was just written."""
         with self._changed:
             self._due.pop(url, None)
 
@@ -74,7 +73,7 @@ LATE_HINTS = LateHints()
 
 
 class HintPace:
-    """How often the hint of one log is written by one handle."""
+    """Limits how often one handle writes the hint of its log."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage, self._clock = storage, clock
@@ -86,7 +85,7 @@ class HintPace:
         """Call `write` now, or have `late` called later; raises only what they raise."""
         every_s = self._storage.profile.hint_every_s
         if not every_s:
-            # On local disk, writing a hint is faster than remembering that one is due.
+            # On local disk, writing a hint is faster than scheduling it.
             write()
             return
         now_s, url = self._clock.boot_s(), self._storage.url
@@ -100,6 +99,6 @@ class HintPace:
             LATE_HINTS.note(url, due_s, late, background=self._clock.background)
 
 
-# A forked child has neither the thread nor a free lock, and the hints are its parent's.
+# A forked child has no such thread, and the lock may be held. The parent writes the hints.
 os.register_at_fork(after_in_child=LATE_HINTS.__init__)  # type: ignore[misc]
 atexit.register(LATE_HINTS.flush)

@@ -1,7 +1,6 @@
-"""Looks up the past: the version at a time, a transaction, and which versions may be forgotten.
+"""Looks up the version at a time, a transaction, and which versions may be forgotten.
 
-A version that was superseded within the log's grace is never purged, because a handle may still use
-it.
+A version that was superseded within the log's grace is never purged, because a handle may use it.
 """
 
 import enum
@@ -33,7 +32,7 @@ class Outcome:
 
 
 def version_at(log: StreamLog, time_us: int) -> Root | None:
-    """Return the newest root committed at or before a time, or None if all came later.
+    """Return the newest root committed at or before a time, or None if there is none.
 
     Raises SnapshotExpiredError when that version was forgotten.
     """
@@ -42,10 +41,10 @@ def version_at(log: StreamLog, time_us: int) -> Root | None:
 
 
 def find_moment(log: StreamLog, newest: Root, time_us: int) -> Moment | None:
-    """Return the newest version committed at or before a time, or None if all came later.
+    """Return the newest version committed at or before a time, or None if there is none.
 
-    The history of the newest root answers this, even for versions that were purged or abandoned by
-    a repair; at most one of its parts is read.
+    It is looked up in the history of the newest root, so it may be purged or abandoned by a repair.
+    Reads at most one part.
     """
     if newest.time_us <= time_us:
         return Moment(newest.version, newest.time_us, newest.tail)
@@ -55,8 +54,8 @@ def find_moment(log: StreamLog, newest: Root, time_us: int) -> Moment | None:
 def find_outcome(log: StreamLog, transaction: str, version: int | None = None) -> Outcome:
     """Tell whether a transaction is in the log; `Stream.outcome` describes it.
 
-    The history answers, so purged versions are known as well. UNKNOWN when the slot is free (a late
-    put may still fill it), or when no row has the transaction.
+    It is looked up in the history, which has purged versions, too. UNKNOWN if no row has the
+    transaction and `version` is not given, or is still free: a late put may take it.
     """
     if not isinstance(transaction, str) or not transaction:
         raise InvalidInputError(
@@ -82,13 +81,13 @@ def plan_log_start(
     *,
     least_s: float | None = None,
 ) -> int:
-    """Return the oldest version to keep: the base of the newest one stamped before the age.
+    """Return the oldest version to keep: the base of the newest one with a time before the age.
 
-    A stamp may be older than its commit: the writer slept, or its put arrived late. But the base of
-    a commit was in the log when the commit was stamped, so every version below the base had been
-    superseded by then. `older_than_s` counts from being superseded and is at least the log's grace.
-    The time is the store's. With `least_s` instead of that grace, the files of the log must stay,
-    and the base may be forgotten, too: its successor's file tells by itself how long ago.
+    A commit's time may be earlier than its put: the writer slept, or its put arrived late. But its
+    base was in the log at that time, so every version below the base had been superseded by then.
+    `older_than_s` counts from that moment, by the store's clock, and is at least the log's grace.
+    With `least_s` in the place of that grace the base may be forgotten, too: the caller must keep
+    the files of the log, and the next version's file shows when the base was superseded.
     """
     now_us = context.log.store_now_us() if now_us is None else now_us
     grace_s = context.log.grace_s if least_s is None else least_s
@@ -106,7 +105,7 @@ def plan_log_start(
 
 
 def plan_policy_start(context: StreamContext, root: Root, policy: UpkeepPolicy, now_us: int) -> int:
-    """Return the oldest version to keep by a policy; the log's own grace outranks it."""
+    """Return the oldest version to keep by a policy and by the log's own grace."""
     start = plan_log_start(context, root, policy.keep_s, now_us)
     excess = root.version + 1 - policy.keep_versions
     if excess > start:
@@ -115,7 +114,7 @@ def plan_policy_start(context: StreamContext, root: Root, policy: UpkeepPolicy, 
 
 
 def number_at(context: StreamContext, root: Root, time_us: int) -> int:
-    """Return the number of the newest version stamped at or before a time; 0 for none."""
+    """Return the number of the newest version with a time at or before `time_us`; 0 for none."""
     found = find_moment(context.log, root, time_us)
     return found.version if found else 0
 
@@ -123,7 +122,7 @@ def number_at(context: StreamContext, root: Root, time_us: int) -> int:
 def may_delete_below(context: StreamContext, root: Root) -> bool:
     """Tell whether all versions below a root's `log_start` were superseded before the log's grace.
 
-    Those of a stream that was dropped in this folder may be younger, or forgotten early.
+    They may not be if a stream was dropped in this folder before, or versions were forgotten early.
     """
     first = context.storage.info(context.log.files.path(root.log_start))
     return first.modified_us <= context.log.store_now_us() - int(context.log.grace_s * 1e6)
@@ -132,9 +131,8 @@ def may_delete_below(context: StreamContext, root: Root) -> bool:
 def _lower(context: StreamContext, root: Root, start: int, before_us: int) -> int:
     """Return the newest version up to `start` that existed at a time by the store's clock.
 
-    The versions that it superseded have been superseded since that time. Stamps say so too, but a
-    machine whose clock is behind stamps its commits too early, and no handle may lose the version
-    that it uses.
+    So all versions below it were superseded by then. The times in roots are not enough: a machine
+    whose clock is behind commits with too early times, and no handle may lose its version.
     """
     low, high = root.log_start, start
     while low < high:

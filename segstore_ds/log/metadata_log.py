@@ -2,24 +2,24 @@
 
 It keeps the contract of Spark's HDFSMetadataLog on any storage with exclusive create:
 
-- `add`, `get`, `purge` by one number; `latest` never passes over a batch that can't be read.
+- `add`, `get`, `purge` by one number; `latest` never skips a batch that can't be read.
 - `get_range` returns every batch of a range or fails; `find_gaps` verifies listed numbers.
-- There is no `purgeAfter`: what `add` has acknowledged stays, and a repair goes on behind it.
+- There is no `purgeAfter`: what `add` has acknowledged stays, and a repair continues after it.
 
 `add` has three outcomes: won, lost and unknown.
 
-- A slot is lost only if it has been *read* and holds another batch: bytes that fail their digest
-  are read again, because a bit that flips on the way is no other writer's batch.
-- If the storage says for every try that it did not create the file (a full disk), `add` fails
-  plainly.
-- A failure that lasts until an operator acts ends the tries; it does not decide the outcome.
-- A timeout, a server error, a refusal that names no winner, or "not found" after a put decide
-  nothing: the same bytes are put to the same slot again. So a client can neither lose to its own
-  retry nor commit twice.
+- A slot is lost only if it was *read* and holds another batch. Bytes that fail their digest are
+  read again, because a bit that flips in transit must not look like another writer's batch.
+- If the storage says for every try that it did not create the file (a full disk), `add` raises
+  that error.
+- A failure that lasts until an operator acts ends the tries, but does not decide the outcome.
+- A timeout, a server error, a refusal without a winner, or "not found" after a put do not decide
+  the outcome: the same bytes are put to the same slot again. So a client can neither lose to its
+  own retry nor commit twice.
 
-The newest batch is found in O(1) requests: the hint first, then the names from it on in one
-listing. "N+1 is missing" means "N is the newest" only if N, checked afterwards, still exists,
-because a purge may have run in between.
+The newest batch is found in O(1) requests: the hint, then one listing of the names from it on. "N+1
+is missing" means "N is the newest" only if N, checked afterwards, still exists, because a purge may
+have run in between.
 
 Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for the retry rule.
 """
@@ -53,8 +53,8 @@ T = TypeVar("T")
 
 ADD_ATTEMPTS = 6
 FILE_LIMIT_BYTES = 1 << 20
-MARK_BYTES = 80  # of a batch's file: they hold its digest
-LISTINGS = 3  # of `latest`, whose batch may be purged before it is read
+MARK_BYTES = 80  # first bytes of a batch's file, which have its digest
+LISTINGS = 3  # tries of `latest`: the listed batch may be purged before it is read
 
 
 def _refuse_extra(batch: Any, behind: bytes, where: str) -> Any:
@@ -70,15 +70,15 @@ class Codec(Generic[T]):
     encode: Callable[[T], bytes]  # returns the body
     decode: Callable[[bytes, str], T]  # returns the batch; takes the body and the file's name
     limit_bytes: int = RAW_LIMIT_BYTES  # the largest allowed body
-    # Returns the body, and what the next call is given; takes the batch, what the last call
-    # returned, and the file's name. Raises FormatError where readers would reject the batch. By
-    # default the body is decoded.
+    # Encodes and checks only what differs from the last batch: takes the batch, the state that the
+    # last call returned, and the file's name; returns the body and the new state. Raises
+    # FormatError if readers would reject the batch. None: encode, then decode.
     encode_after: Callable[[T, Any, str], tuple[bytes, Any]] | None = None
-    # Returns the bytes that lie in the file behind the body's envelope.
+    # Returns the bytes of the file behind the body's envelope.
     behind: Callable[[T], bytes] = lambda _: b""
-    # Returns the batch with these bytes; takes them and the file's name.
+    # Returns the batch with the bytes behind the envelope; takes them and the file's name.
     attach: Callable[[T, bytes, str], T] = _refuse_extra
-    # Tells whether these bytes are as they were written: later batches repeat them.
+    # Tells whether the bytes behind the envelope are undamaged: later batches repeat them.
     is_sound: Callable[[T], bool] = lambda _: True
 
     def encode_file(self, batch: T) -> bytes:
@@ -86,7 +86,7 @@ class Codec(Generic[T]):
         return encode_envelope(self.encode(batch)) + self.behind(batch)
 
     def decode_file(self, data: bytes, where: str) -> T:
-        """Return the batch that a file holds; raises FormatError as `decode_envelope`."""
+        """Return the batch of a file; raises FormatError as `decode_envelope` does."""
         envelope, behind = split_envelope(data)
         body = decode_envelope(envelope, where=where, raw_limit_bytes=self.limit_bytes)
         return self.attach(self.decode(body, where), behind, where)
@@ -120,40 +120,40 @@ class MetadataLog(Generic[T]):
         self.hint_path = hint_path or f"{folder}/_latest"
         self._codec = codec
         self._clock = clock
-        self._added: tuple[int, bytes] | None = None  # the number and the file that was put last
-        self._encoded: Any = None  # of the last batch that was encoded
+        self._added: tuple[int, bytes] | None = None  # number and file of the batch added last
+        self._encoded: Any = None  # state of `encode_after`
 
     def at(self, storage: Storage) -> "MetadataLog[T]":
         """Return the log of the same kind in another storage."""
         return MetadataLog(storage, self.folder, self._codec, clock=self._clock)
 
     def add(self, number: int, batch: T) -> bool:
-        """Put a batch if its number is free; True when the log holds it. See `add_or_read`."""
+        """Put a batch if its number is free; True if the log holds it. See `add_or_read`."""
         return self.add_or_read(number, batch) is None
 
     def holds_added(self, number: int) -> bool:
-        """Tell whether a batch exists; of the one added last, whether its file is unchanged."""
-        added = self._added  # another thread may add the next one
+        """Tell whether a batch exists and, if it is the one added last, is unchanged."""
+        added = self._added  # read once: another thread may add the next one
         if added is None or added[0] != number:
             return self.exists(number)
         return self.read(number) == added[1]
 
     @property
     def added_mark(self) -> bytes:
-        """The first bytes of the batch's file that was added last; b"" if there is none."""
+        """The first bytes of the file added last; b"" if there is none."""
         return self._added[1][:MARK_BYTES] if self._added else b""
 
     def add_or_read(self, number: int, batch: T) -> bytes | None:
-        """Put a batch if its number is free, or return the file that has it.
+        """Put a batch if its number is free, or return the other file that has the number.
 
         Two callers that add exactly the same bytes both win, because the storage can't tell them
         apart.
 
         Returns:
-            None when the log holds our batch under that number, or the other file that it holds.
+            None if the log holds our batch under that number, else the file that it holds.
 
         Raises:
-            CommitUnknownError: The storage never gave an answer that decides the outcome.
+            CommitUnknownError: No answer of the storage decided the outcome.
             StorageError: Every try failed before it created the file; nothing was put.
             InternalError: The batch is larger than readers accept; nothing was put.
             InvalidInputError: Readers would reject the batch; nothing was put.
@@ -203,9 +203,9 @@ class MetadataLog(Generic[T]):
         ) from cause
 
     def _is_other(self, found: bytes, data: bytes, before: bytes | None, path: str) -> bool:
-        """Tell whether a file is certainly not our batch; `before` is what was read last.
+        """Tell whether a file is certainly not our batch; `before` is what was read before.
 
-        A file with our mark is ours, even with wrong bytes behind its body.
+        A file with our mark is ours, even if the bytes behind its body are wrong.
         """
         if found[:MARK_BYTES] == data[:MARK_BYTES]:
             return False
@@ -220,7 +220,7 @@ class MetadataLog(Generic[T]):
     def purge(self, threshold: int, *, superseded_us: int | None = None) -> int:
         """Delete the batches below `threshold`, oldest first; return how many. Safe to repeat.
 
-        `superseded_us` spares those whose next batch was put after that time, by the store's clock.
+        With `superseded_us` a batch stays if the next one was put after that time.
         """
         if superseded_us is None:
             numbers = [number for number in self.numbers() if number < threshold]
@@ -231,7 +231,7 @@ class MetadataLog(Generic[T]):
         return len(numbers)
 
     def superseded(self, threshold: int, before_us: int) -> list[int]:
-        """Return the lowest numbers below `threshold` whose next batch was put before a time."""
+        """Return the lowest numbers below `threshold` whose next batch was put by a time."""
         names_of = (
             (names.parse_log_name(info.path.rpartition("/")[2]), info.modified_us)
             for info in self.storage.list(self.folder)
@@ -244,7 +244,7 @@ class MetadataLog(Generic[T]):
     def trim(self, low: int, threshold: int, *, until: Callable[[], bool]) -> None:
         """Delete the batches from `low` to `threshold`, oldest first, without listing.
 
-        It stops early when `until` says so: `lowest` then finds where the next one begins.
+        It stops when `until` returns True; the next call starts at `lowest`.
         """
         for number in range(low, threshold):
             if until():
@@ -252,7 +252,7 @@ class MetadataLog(Generic[T]):
             self.storage.delete(self.path(number))
 
     def lowest(self, end: int) -> int:
-        """Return the lowest number of the run of batches that ends before `end`; `end` if none."""
+        """Return where the run of batches that ends before `end` begins; `end` if there is none."""
         low, step = end, 1
         while low - step >= 0 and self.exists(low - step):
             low -= step
@@ -264,14 +264,14 @@ class MetadataLog(Generic[T]):
         return low
 
     def write_hint(self, hint: names.Hint) -> None:
-        """Record where the newest batch is; only a hint, so a failure changes nothing."""
+        """Record where the newest batch is; ignore a failure."""
         try:
             self.put_hint(hint)
         except StorageError:
             return
 
     def put_hint(self, hint: names.Hint) -> None:
-        """Record where the newest batch is, and fail if that fails."""
+        """Record where the newest batch is; raise a failure."""
         self.storage.note(self.hint_path, names.build_hint(hint))
 
     def path(self, number: int) -> str:
@@ -279,15 +279,15 @@ class MetadataLog(Generic[T]):
         return f"{self.folder}/{names.build_log_name(number)}"
 
     def get(self, number: int) -> T | None:
-        """Return a batch, or None where there is none; FormatError if the file can't be read."""
+        """Return a batch, or None if there is none; FormatError if the file can't be read."""
         data = self.read(number)
         return None if data is None else self.decode(number, data)
 
     def get_range(self, first: int | None, end: int | None) -> Iterator[tuple[int, T]]:
-        """Yield the numbers of `[first, end)` in order, every one of them, with their batches.
+        """Yield every number of `[first, end)` with its batch, in order.
 
-        None is the lowest, or one above the newest, by listing. Raises MissingObjectError when one
-        is not there, and FormatError as `get`.
+        `first` of None is the lowest number, `end` of None is after the newest. Raises
+        MissingObjectError if a number is missing, and FormatError as `get` does.
         """
         if first is None or end is None:
             listed = self.numbers(first or 0)
@@ -300,7 +300,7 @@ class MetadataLog(Generic[T]):
             yield number, batch
 
     def latest(self) -> tuple[int, T] | None:
-        """Return the newest number by listing, and its batch; None for an empty log; as `get`."""
+        """Return the newest number by listing, and its batch; None for an empty log."""
         number = -1
         for _ in range(LISTINGS):
             newest = self.newest_listed()
@@ -313,13 +313,13 @@ class MetadataLog(Generic[T]):
         raise self._missing(number)
 
     def read(self, number: int) -> bytes | None:
-        """Return a batch's file as stored, or None where there is none."""
+        """Return the stored file of a batch, or None if there is none."""
         return self._read(self.path(number))
 
     def read_sound(self, number: int) -> tuple[T, bytes]:
-        """Return a batch and its file, to be copied: every byte is checked, on a second try too.
+        """Return a batch and its file after a check of every byte; a damaged one is read twice.
 
-        Raises MissingObjectError where there is none, and FormatError as `get`.
+        Raises MissingObjectError if there is none, and FormatError as `get` does.
         """
         path = self.path(number)
         for last in (False, True):
@@ -336,14 +336,14 @@ class MetadataLog(Generic[T]):
         raise self._missing(number)
 
     def is_sound(self, batch: T) -> bool:
-        """Tell whether what lies behind a batch's body is as it was written."""
+        """Tell whether the bytes behind a batch's body are undamaged."""
         return self._codec.is_sound(batch)
 
     def decode(self, number: int, data: bytes) -> T:
-        """Return the batch that a file holds; raises FormatError as `get`.
+        """Return the batch of a file; raises FormatError as `get` does.
 
-        The file is read again if bytes behind the body are wrong: a bit that flipped on the way
-        must not get into later batches. A file that is damaged itself is returned as it is.
+        If bytes behind the body are wrong, the file is read again: a bit that flipped in transit
+        must not get into later batches. If the stored file is damaged, it is used as it is.
         """
         path = self.path(number)
         batch = self._decode(data, path)
@@ -358,7 +358,7 @@ class MetadataLog(Generic[T]):
         return numbers[-1] if numbers else None
 
     def numbers(self, start: int = 0) -> list[int]:
-        """Return all numbers from `start` on by listing, ascending; other files are ignored."""
+        """Return all numbers from `start` on by listing, ascending; ignore other files."""
         found = self.storage.names_from(self.folder, names.build_log_name(start))
         return names.parse_log_names(found)
 
@@ -367,7 +367,7 @@ class MetadataLog(Generic[T]):
         return self.storage.exists(self.path(number))
 
     def read_hint(self) -> names.Hint | None:
-        """Return the hint; None where it is missing, unreadable or no number."""
+        """Return the hint; None if it is missing or can't be read."""
         try:
             content = self.storage.find(self.hint_path, limit_bytes=256)
         except (CorruptionError, StorageError):
@@ -383,8 +383,7 @@ class MetadataLog(Generic[T]):
         )
 
     def _encode(self, batch: T, path: str) -> bytes:
-        # Catches what earlier checks missed: a value of the wrong type can be encoded, but every
-        # reader would reject it.
+        # Earlier checks may have missed a value that can be encoded, but that readers reject.
         codec = self._codec
         try:
             if codec.encode_after is not None:
@@ -393,7 +392,7 @@ class MetadataLog(Generic[T]):
                 body = codec.encode(batch)
                 codec.decode(body, path)
         except FormatError as error:
-            codec.encode(batch)  # raises where the batch can't be written at all
+            codec.encode(batch)  # has its own error for a batch that can't be encoded
             raise InvalidInputError(
                 "a commit could not be read back",
                 remedy="give each argument the type and the range that the reference states",

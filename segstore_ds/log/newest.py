@@ -1,14 +1,14 @@
-"""Roots as the log holds them, and the searches for the newest one; no state of a handle.
+"""Roots as the log stores them, and the searches for the newest one; keeps no state.
 
-Without these rules, leftover files could be read as the log, or lost ones go unnoticed:
+These rules prevent that leftover files count as the log, and that lost ones go unnoticed:
 
-- An open lists the names from the hint on. Leftovers of suspended writers lie below the newest
+- An open lists the names from the hint on. Leftovers of suspended writers are below the newest
   version, so the last name listed is the newest. The hint only says where to begin.
-- A handle follows the names after its base for `CONFIRM_S`, and lists them again afterwards.
-- A version that is missing between the first name listed and the newest is an error. So is a root
+- A handle follows the names after its base for `CONFIRM_S`, and then lists them again.
+- A version that is missing between the first listed name and the newest is an error. So is a root
   that does not include what this handle or the hint has seen.
 
-A search returns None where it can't tell: the log has changed meanwhile.
+A search returns None if the log has changed meanwhile, so that it can't tell.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from segstore_ds.log.transition import broken_invariants
 
 LOG_GRACE_S = 3600.0
 CONFIRM_S = 60.0
-FOLLOWED = 8  # versions behind a base that are read one by one; then names are listed
+FOLLOWED = 8  # versions after a base that are read one by one before names are listed
 
 
 def _encode_after(root: Root, known: Encoded | None, where: str) -> tuple[bytes, Encoded]:
@@ -85,11 +85,11 @@ class Base:
 
     @classmethod
     def found(cls, root: Root, data: bytes) -> Self:
-        """Return the base of a root that a search has read, which is not confirmed yet."""
+        """Return a base, not confirmed yet, for a root that a search has read."""
         return cls(root, 0.0, 0.0, data[:MARK_BYTES])
 
     def is_newer(self, other: "Base") -> bool:
-        """Tell whether this one surely comes after another thread's."""
+        """Tell whether this base is certainly newer than another thread's."""
         new, old = self.root, other.root
         if (new.stream_id, new.generation) != (old.stream_id, old.generation):
             return False
@@ -100,7 +100,7 @@ ReadRoot = Callable[[int, bytes], Root]  # decodes and checks the file of a vers
 
 
 class LostError(Exception):
-    """A search shows that commits are gone; a second search has to confirm it."""
+    """A search found that commits are gone; a second search has to confirm it."""
 
     def __init__(self, found: MissingObjectError) -> None:
         super().__init__(str(found))
@@ -108,7 +108,7 @@ class LostError(Exception):
 
 
 def check_root(files: MetadataLog[Root], root: Root, version: int) -> None:
-    """Raise CorruptionError when a root that was read contradicts its name or itself."""
+    """Raise CorruptionError if a root contradicts the name of its file or itself."""
     if root.version != version:
         raise CorruptionError(
             "commit file holds a different version than its name says",
@@ -145,10 +145,10 @@ def find_listed(
 ) -> Base | None:
     """Return the newest root by listing the names from a version on.
 
-    What is listed was there at some moment of the listing. A later purge keeps the newest.
+    Every listed name existed at some moment of the listing, and a purge never deletes the newest.
     """
     if not files.storage.profile.is_far:
-        start = 0  # a local folder is listed whole in any case, so every gap shows
+        start = 0  # a local listing reads the whole folder anyway, so check it for gaps
     numbers = files.numbers(start)
     if not numbers and start:
         numbers, start = files.numbers(), 0
@@ -162,7 +162,7 @@ def find_listed(
     missing = find_gaps(numbers, max(start, kept), root.version)
     if missing and not damaged:
         if files.exists(root.version + 1):
-            return None  # it is not the newest any more, so the names may have been purged
+            return None  # no longer the newest, so the missing names may have been purged
         raise LostError(missing_versions(files.storage.url, missing, newest=root.version))
     return Base.found(root, data)
 
@@ -170,9 +170,9 @@ def find_listed(
 def climb(
     files: MetadataLog[Root], read: ReadRoot, base: Base, data: bytes | None = None
 ) -> Base | None:
-    """Follow the names after a base; None where only a listing tells what is the newest.
+    """Follow the names after a base; None if only a listing can find the newest.
 
-    `data` is the file of the version after the base, where it was just read.
+    `data` is the file of the version after the base, if it was just read.
     """
     version = base.root.version + (data is not None)
     for _ in range(FOLLOWED):
@@ -182,7 +182,7 @@ def climb(
                 return base if stands(files, base) else None
             if not files.exists(version):
                 return None
-            # Only the newest is decoded: the others are superseded.
+            # Decode only the newest.
             return Base.found(read(version, data), data)
         version, data = version + 1, following
     return None
@@ -191,10 +191,10 @@ def climb(
 def not_before(
     files: MetadataLog[Root], read: ReadRoot, found: Base, seen: Seen, witness: Hint | None = None
 ) -> Base | None:
-    """Return what was found, or what follows a commit that a stale listing did not show.
+    """Return `found`, or the newest root after `seen` if a stale listing did not show that.
 
-    `witness` is the hint that proves that commit; None if this handle has seen it. Raises LostError
-    when it is gone from the log.
+    `witness` is the hint that proves the commit `seen`; None if this handle has seen it. Raises
+    LostError if it is gone from the log.
     """
     if _includes(files, found.root, seen, witness):
         return found
@@ -203,9 +203,9 @@ def not_before(
 
 
 def _includes(files: MetadataLog[Root], found: Root, seen: Seen, witness: Hint | None) -> bool:
-    """Tell whether a root that was found continues what was seen before.
+    """Tell whether a root includes what was seen before.
 
-    False means that the log still holds what was seen although the root is older: the listing was
+    False means that the root is older although the log still holds what was seen: the listing was
     stale.
     """
     url = files.storage.url
@@ -217,13 +217,13 @@ def _includes(files: MetadataLog[Root], found: Root, seen: Seen, witness: Hint |
     if included is not None and (included or found.version >= seen.version):
         stale = False
     elif found.version > seen.version and seen.version < found.log_start:
-        return True  # purged: a file of that name is a leftover
+        return True  # the seen version was purged; a file of its name would be a leftover
     elif witness is not None and found.version > seen.version:
-        return True  # the hint is far behind: an open takes no further request for it
+        return True  # a hint this old is not worth another request
     else:
         root = readable(files, seen.version, files.read(seen.version))
         stale = found.version < seen.version
-        # If it can't be read, a newer root is assumed to continue it.
+        # If that commit can't be read, a newer root is assumed to include it.
         included = not stale if root is None else root.transaction == seen.transaction
     if not included:
         raise LostError(

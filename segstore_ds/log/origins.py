@@ -1,8 +1,8 @@
 """Reads the objects that a stream shares with its origins.
 
-A root may list parts and segments that lie in another stream's folder, under the names that they
-have there; what is missing here is read from there. The origin's root has to hold the pin that the
-root names: without it nothing is read from there, whatever this root says.
+A root may list parts and segments of another stream, under the names that they have in its folder;
+what is missing here is read from there. This needs the pin in the origin's root that this root
+names. Without it nothing is read from the origin, whatever this root says.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class PinCheck:
     stream_id: str
 
     def __call__(self, storage: Storage) -> bool:
-        """Ask the origin's log: two requests, if the hinted root holds the pin."""
+        """Read the origin's log: two requests if the hinted root holds the pin."""
         files = MetadataLog(storage, names.LOG_FOLDER, _WITHOUT_FRAMES)
         hint = files.read_hint()
         try:
@@ -49,7 +49,7 @@ class PinCheck:
 
 
 def share_origins(storage: Storage, root: Root) -> None:
-    """Make storage read what is missing here from its origins, on this filesystem; no request."""
+    """Let storage read missing objects from its origins, on this filesystem; sends no request."""
     for origin in origins_of(root):
         if not same_filesystem(storage.url, origin.url):
             raise CorruptionError(

@@ -1,10 +1,10 @@
 """Where a stream may begin: in a missing or empty folder that is not inside another stream.
 
-Everything that makes a first root (a create, a copy, a salvage, ...) calls `may_begin`
-before it puts anything. So our objects never mix with foreign files, and dropping a stream deletes
-nothing else. Our own leftovers are allowed; they are recognized by the names that only
-`format/names.py` builds. Segments are not allowed, since they may be all that is left of a stream,
-unless its log says that it was dropped.
+Everything that makes a first root (a create, a copy, a salvage, ...) calls `may_begin` before it
+puts anything. So our objects never mix with foreign files, and dropping a stream deletes nothing
+else. Our own leftovers are allowed; they are recognized by names that only `format/names.py`
+builds. Segments are not allowed, since they may be all that is left of a stream, unless its log
+says that it was dropped.
 """
 
 from contextlib import suppress
@@ -23,9 +23,9 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.storage import Storage, find_inner
 
-_LOOKED_AT = 999  # names: every store lists so many, and the folder's own, in one request
-_TOLD = 5
-_ASKED = 20  # folders, one request each
+_LOOKED_AT = 999  # names; with the folder's own, every store lists so many in one request
+_TOLD = 5  # most names in an error
+_ASKED = 20  # most folders to look into, one request each
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
 _SIDE_FOLDERS = frozenset(f"{folder}/" for folder in (*names.TABLE_FOLDERS, names.ASIDE_FOLDER))
 
@@ -44,7 +44,7 @@ def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> int | 
         if found is None:
             return None
         first = found
-        # Behind a dropped stream, segments are what its last writers staged in vain.
+        # After a drop, segments are allowed: they are left from writers that did not commit.
         refusal = _find_refusal(storage, "" if first else resumed)
         if refusal is not None and first_version(files) is None:
             return None  # another caller created the stream meanwhile
@@ -56,10 +56,10 @@ def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> int | 
 
 
 def first_version(files: MetadataLog[Root]) -> int | None:
-    """Return the version that a new stream begins with; None where there already is a stream.
+    """Return the version that a new stream begins with; None if there already is a stream.
 
-    The last hour of a dropped stream's log stays, and its last commit for longer. A new stream goes
-    on above it. A newest commit that can't be read counts as one of a stream that is there.
+    The last hour of a dropped stream's log stays, and its last commit for longer. A new stream
+    begins with the next version. A newest commit that can't be read counts as a stream.
     """
     newest = files.newest_listed()
     if newest is None:
@@ -68,21 +68,21 @@ def first_version(files: MetadataLog[Root]) -> int | None:
         root = files.get(newest)
     except FormatError:
         return None
-    # It is gone if the drop of a stream, or its purge, came between.
+    # None: the file was purged or deleted after the listing.
     return newest + 1 if root is not None and root.dropped else None
 
 
 def seen_before(first: int) -> int:
     """Return the version in the names of the objects that a stream's first root refers to.
 
-    It is the version of the drop before, if there was one. By it, a drop that is still deleting
-    recognizes the objects of the next stream in its folder.
+    It is the version of the drop before, if there was one. So a drop that is still deleting
+    recognizes the objects of the next stream in the folder.
     """
     return max(first - 1, 0)
 
 
 def no_stream(storage: Storage) -> NotFoundError:
-    """Return the error for a folder without a stream; it names what the folder holds instead."""
+    """Return the error for a folder without a stream, which names what the folder holds."""
     try:
         found = storage.peek("", _LOOKED_AT) or ()
         if f"{names.SEGMENTS_FOLDER}/" in found and _holds_segments(storage):
@@ -105,7 +105,7 @@ def no_stream(storage: Storage) -> NotFoundError:
 
 
 def _holds_segments(storage: Storage) -> bool:
-    """Tell whether segments of a stream are here; what copies have staged belongs to none."""
+    """Tell whether the folder has segments of a stream, other than those that copies staged."""
     for token in (storage.peek(names.SEGMENTS_FOLDER, _LOOKED_AT) or ())[:_ASKED]:
         folder = f"{names.SEGMENTS_FOLDER}/{token.rstrip('/')}"
         inner = () if folder.startswith(names.COPIED) else storage.peek(folder, 1) or ()
@@ -115,7 +115,7 @@ def _holds_segments(storage: Storage) -> bool:
 
 
 def _stream_in(storage: Storage, name: str) -> str | None:
-    """Return the location of the stream in a folder of the root; None without a log there."""
+    """Return the location of a stream in a folder of `storage`; None without a log there."""
     folder = name.removesuffix("/")
     with suppress(InvalidInputError, StorageError):  # a name may be no valid path
         if folder != name and _holds_log(storage, f"{folder}/"):
@@ -158,7 +158,7 @@ def _refuse_inside(files: MetadataLog[Root]) -> None:
         except StorageError as error:
             if not error.denied:
                 raise
-            # A policy may let the caller list only its own prefix, and yet read above it.
+            # A policy may forbid to list the folder above, but allow to read in it.
             inside = _holds_hint(outer)
         if inside:
             raise InvalidInputError(
@@ -185,9 +185,9 @@ def _holds_log(storage: Storage, folder: str = "") -> bool:
 
 
 def _is_own(storage: Storage, name: str) -> bool:
-    """Tell whether an entry at the top of a folder may be left of a stream that was dropped.
+    """Tell whether a name at the top of a folder may be a leftover of a dropped stream.
 
-    On a disk, and on stores that mark folders, empty folders of its tables and of repairs stay.
+    On a disk, and on stores that mark folders, empty folders of tables and of repairs stay.
     """
     if name in _SIDE_FOLDERS:
         return not storage.peek(name[:-1], 1)

@@ -1,8 +1,8 @@
 """The seams of a commit: where another room takes part in it.
 
-The room that `rooms.py` names runs before the put and before the acknowledgement, and may raise to
-refuse. After the acknowledgement nothing can fail any more: the log writes its hint, and what a
-write is followed by is the list in `stream/commits.py`, which `best_effort` runs.
+The room that `rooms.py` names is called before the put and before the acknowledgement, and may
+raise to refuse the commit. After the acknowledgement nothing can fail any more: the log writes its
+hint, and `stream/commits.py` runs what follows a write under `best_effort`.
 """
 
 import logging
@@ -24,8 +24,8 @@ _LOG = logging.getLogger(__name__)
 class Seam:
     """A room's part in the commits of one stream; this class does nothing.
 
-    A *mirror* is another folder that holds the same stream, byte for byte. A room takes part where
-    a root has its property, before the put also where the base has it.
+    A *mirror* is another folder with the same stream, byte for byte. A room takes part if the root
+    has its property, and before the put also if the base has it.
     """
 
     def before_staging(self, root: Root) -> None:
@@ -40,20 +40,20 @@ class Seam:
         return storage
 
     def before_put(self, base: Root, planned: Root) -> None:
-        """Run on each attempt, before its root is put: what it refers to must be durable."""
+        """Run on each attempt before its root is put, when all that it refers to is durable."""
 
     def before_ack(self, root: Root) -> None:
-        """Run when a root is in the log, before its commit is acknowledged, perhaps once more."""
+        """Run after a root is in the log and before its commit is acknowledged; may run again."""
 
     def acknowledged(self, root: Root) -> int:
         """Return the newest version, up to a root, that may have been acknowledged."""
         return root.version
 
     def catch_up(self, base: Root, *, allow_promoted: bool) -> list[str] | None:  # noqa: ARG002
-        """Take commits from the folder that this one follows; None where it has or reaches none.
+        """Take commits from the folder that this one follows; None if there is none within reach.
 
-        Returns the files. Raises where this folder took commits of its own or, unless that is
-        allowed, may have.
+        Returns the files. Raises if this folder took commits of its own or, without
+        `allow_promoted`, may have.
         """
         return None
 
@@ -62,13 +62,13 @@ class Seam:
         return False
 
     def mend(self, root: Root, url: str, *, allow_promoted: bool) -> list[str]:  # noqa: ARG002
-        """Give a mirror of the newest root the commits that it lacks; raises as `catch_up`."""
+        """Copy the commits that a mirror lacks to it; raises as `catch_up` does."""
         return []
 
     def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:  # noqa: ARG002
-        """Return a root without mirrors for a repair that loses commits, and what to tell.
+        """Return a root without mirrors for a repair that loses commits, and what to report.
 
-        Raises where a mirror was promoted or, unless that is allowed, may have been.
+        Raises if a mirror was promoted or, without `allow_promoted`, if it may have been.
         """
         return base, []
 
@@ -90,8 +90,8 @@ class Seams:
         return self._room
 
     def of(self, *roots: Root) -> Seam:
-        """Return what takes part in a commit on one of some roots; where no room does, nothing."""
-        for root in roots:  # a loop, because every commit asks four times
+        """Return the room that takes part in commits on one of `roots`, or a do-nothing one."""
+        for root in roots:  # a plain loop: every commit calls this four times
             if SEAM_PROPERTY in root.properties:
                 return self.room()
         return _NO_ROOM
@@ -109,12 +109,12 @@ class Seams:
             yield files.at(files.storage.sibling(url))
 
     def sound_copies(self, root: Root) -> Iterator[MetadataLog[Root]]:
-        """Yield the logs of mirrors that say themselves that they are, each asked in its turn."""
+        """Yield the logs of mirrors that confirm that they are ones; asks each when it comes."""
         mirrors = self.of(root).mirrors(root)
         yield from map(self._files.at, mirrors.folders(self._files.storage) if mirrors else ())
 
     def in_copies(self, root: Root, what: str, work: Callable[[MetadataLog[Root]], object]) -> bool:
-        """Delete in all mirrors what was deleted here; False if one failed, which still has it."""
+        """Repeat a deletion in all mirrors; False if it failed in one, which is logged."""
         done = True
         for files in self.copies(root):
             try:
@@ -128,9 +128,9 @@ class Seams:
 class best_effort:  # noqa: N801 - a context manager, without a generator for every commit
     """Runs the upkeep named `what` after a commit and logs its failure instead of raising it.
 
-    The commit is already durable; raising here would make callers retry it. So this boundary
-    catches every Exception. An error outside our tree is a defect and is logged with its traceback.
-    KeyboardInterrupt and SystemExit are not Exceptions and pass through.
+    The commit is already durable; raising would make callers retry it. So every Exception is
+    caught. One that is neither a SegstoreError nor a MemoryError is a bug, and is logged with its
+    traceback. KeyboardInterrupt and SystemExit pass through.
     """
 
     def __init__(self, what: str) -> None:

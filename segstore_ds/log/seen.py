@@ -1,9 +1,9 @@
-"""Commits that were seen in a log: each one proves that it was committed.
+"""Commits that were seen in a log.
 
-Who has seen a version (a handle, a hint, a reader, a checkpoint, another folder) proves that it was
-committed. If the log of the same generation ends before it, or holds another commit there, commits
-were lost. That is an error: otherwise the offsets of their events would be assigned again. Another
-stream id or a later generation shows that the history was abandoned on purpose.
+A handle, a hint, a reader, a checkpoint or another folder that has seen a version proves that it
+was committed. If the log of the same generation ends before it, or holds another commit there,
+commits were lost. That is an error: otherwise the offsets of their events would be assigned again.
+Another stream id or a later generation shows that the history was abandoned on purpose.
 """
 
 from collections.abc import Sequence
@@ -41,19 +41,19 @@ class Seen:
 
     @classmethod
     def by(cls, witness: Any) -> Self | None:
-        """Return the commit that a position or a record has seen; None where it names none."""
+        """Return the commit that a position or a record names, or None."""
         if not witness.transaction:
             return None
         return cls(witness.stream_id, witness.generation, witness.version, witness.transaction)
 
     def is_same_history(self, root: Root) -> bool:
-        """Tell whether a root must include this commit, if it is as new."""
+        """Tell whether a root of the same or a later version must include this commit."""
         return (root.stream_id, root.generation) == (self.stream_id, self.generation)
 
     def is_in(self, root: Root) -> bool | None:
         """Tell whether a root of the same history includes this commit. Pure.
 
-        None if the root alone can't tell: its row of the history lies in a part, or is lost.
+        None if the root alone can't tell: the commit's history row is in a part, or lost.
         """
         if root.version <= self.version:
             return root.version == self.version and root.transaction == self.transaction
@@ -65,12 +65,12 @@ class Seen:
 
 
 def is_behind(history: History, later: Root, root: Root) -> bool:
-    """Tell whether a commit certainly follows another one, by its parent or its history rows."""
+    """Tell whether `later` certainly follows `root`, by its parent or its history rows."""
     seen = Seen.of(root)
     if later.version <= root.version or not seen.is_same_history(later):
         return False
     included = seen.is_in(later)
-    if included is None:  # its row was moved to a part meanwhile
+    if included is None:  # the row was moved to a part meanwhile
         found = dict(history.transactions(later, root.version, root.version + 1))
         included = found.get(root.version) == root.transaction
     return included
@@ -79,8 +79,8 @@ def is_behind(history: History, later: Root, root: Root) -> bool:
 def is_gone(files: MetadataLog[Root], seen: Seen, newest: Root) -> bool:
     """Tell whether a commit that was seen is no longer in the log; sends at most one request.
 
-    False when this can't be decided, because the version was purged or can't be read. `newest` must
-    be found after the commit was seen.
+    False if this can't be decided, because the version was purged or can't be read. `newest` must
+    have been found after the commit was seen.
     """
     if not seen.is_same_history(newest) or seen.version < newest.log_start:
         return False
@@ -95,12 +95,12 @@ def is_gone(files: MetadataLog[Root], seen: Seen, newest: Root) -> bool:
 
 
 def hint_of(root: Root) -> Hint:
-    """Return the hint that leads to a root."""
+    """Return the hint that names a root."""
     return Hint(root.version, root.generation, root.stream_id, root.transaction)
 
 
 def seen_by_hint(hint: Hint) -> Seen | None:
-    """Return the commit that a hint has seen; None for a hint that only says where to look.
+    """Return the commit that a hint proves; None for a hint that only says where to look.
 
     A hint is written only after an acknowledgement. A hint of another stream was written late; one
     of an earlier generation names a version that a repair abandoned.
@@ -119,9 +119,10 @@ def is_proof(hint: Hint | None, newest: Root) -> bool:
 
 
 def abandoned_through(root: Root) -> int:
-    """Return the newest version that a repair with loss left behind; -1 for none.
+    """Return the newest version that a repair with loss abandoned; -1 for none.
 
-    Versions up to it may be missing in the log, and names of objects up to it prove nothing.
+    Versions up to it may be missing in the log, and such a version in an object's name proves
+    nothing.
     """
     text = root.properties.get(ABANDONED, "")
     number = parse_log_name(text)
@@ -157,7 +158,7 @@ def forgotten_version(version: int, oldest: int, **where: str) -> SnapshotExpire
 
 
 def missing_versions(url: str, missing: Sequence[range], *, newest: int) -> MissingObjectError:
-    """Return the error for versions that the log lacks between others."""
+    """Return the error for gaps in the versions of the log."""
     first, last = missing[0][0], missing[-1][-1]
     return MissingObjectError(
         "versions are missing in the log",
@@ -171,7 +172,7 @@ def missing_versions(url: str, missing: Sequence[range], *, newest: int) -> Miss
 
 
 def replaced_stream(url: str, stream_id: str, found: Root) -> NotFoundError:
-    """Return the error for a stream that is gone, where another one has its location."""
+    """Return the error for a stream that was dropped and replaced by another one."""
     return NotFoundError(
         "the stream was dropped, and another one was created in its place",
         remedy="open the location again; a streaming query needs a new checkpoint",

@@ -1,4 +1,4 @@
-"""One stream's log: its newest root as a handle knows it, and how a change gets in (FORMAT.md 4).
+"""One stream's log: its newest root as a handle knows it, and the commit protocol (FORMAT.md 4).
 
 Invariants of a commit; breaking any one of them can lose data:
 
@@ -6,7 +6,7 @@ Invariants of a commit; breaking any one of them can lose data:
   suspended may create a name that was purged long ago. So if more than `CONFIRM_S` passed between
   confirming the base and the return of the put, the newest root is found by listing, and the commit
   counts only if `log_start` has not passed its base. A lost race that is seen so late proves
-  nothing either: the name may be a leftover, and our own commit may have been purged before it.
+  nothing, either: the name may be a leftover, and our own commit may have been purged before.
 - An old root found through the hint is confirmed by a listing before a commit is built on it.
 - The commit time is read before the base is confirmed to be the newest, so a leftover is always at
   least as old as the suspension that caused it.
@@ -70,7 +70,7 @@ from segstore_ds.status.table import Slot
 from segstore_ds.storage import Storage
 
 REOPEN_ATTEMPTS = 10
-LOOKS = 16  # of a writer that waits for its turn
+LOOKS = 16  # how often a writer that waits for its turn reads a version, at most
 
 T = TypeVar("T")
 
@@ -91,8 +91,8 @@ class StreamLog:
     """The batch metadata log of one stream, with the newest root this handle has seen.
 
     A superseded version keeps its name in the log for `grace_s` seconds. `damaged` also opens a
-    stream whose log lacks versions. Threads may share a log: what one of them has seen never goes
-    back to what another one found before.
+    stream whose log lacks versions. Threads may share a log: no thread replaces the newest root by
+    an older one.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class StreamLog:
         self.seams = Seams(self.files, clock)
         self._base: Base | None = None
         self._seen: Seen | None = None  # kept when an unknown outcome clears the base
-        self._compared: dict[int, InlineFrame] = {}  # by id: frames of the last base
+        self._compared: dict[int, InlineFrame] = {}  # checked frames of the last base, by `id`
         self._hints = HintPace(storage, clock)
         self._skew = Skew(clock)
         self._turns = Turns(clock)
@@ -130,7 +130,7 @@ class StreamLog:
         self._base, self._seen = Base(root, float("-inf"), float("-inf"), b""), Seen.of(root)
 
     def follow_from(self, other: Self) -> None:
-        """Go on from what another handle of this process on the same log knows."""
+        """Start with the newest root that another handle of this process knows."""
         with other._locks.state:
             self._base, self._seen = other._base, other._seen
 
@@ -139,17 +139,17 @@ class StreamLog:
 
         Raises:
             NotFoundError: There is no stream, or another one than this handle has seen.
-            MissingObjectError: Versions are missing, or commits are gone that were seen.
+            MissingObjectError: Versions are missing, or commits that were seen are gone.
             FormatError: The newest root can't be read; an older one is never used instead.
         """
         return self._confirm(self._open_hinted)
 
     def reopen(self) -> Root:
-        """Find the newest root by listing the whole log, without the hint; raises as `open`."""
+        """Find the newest root by listing the whole log; raises as `open` does."""
         return self._confirm(partial(self._newest_from, 0))
 
     def refresh(self) -> Root:
-        """Return the newest root, following the log from the last root seen; raises as `open`."""
+        """Return the newest root, by following the log from the last one; raises as `open` does."""
         base = self._base
         if base is None:
             return self.open()
@@ -158,16 +158,16 @@ class StreamLog:
         return self._confirm(partial(self._climb, base), known_s=base.confirmed_s)
 
     def recent(self) -> Root:
-        """Return a root that was the newest within the last minute; raises as `open`."""
+        """Return a root that was the newest within the last minute; raises as `open` does."""
         base = self._base
         return base.root if base is not None and self._is_recent(base) else self.refresh()
 
     def follow(self) -> Root:
-        """Return the newest root, by one request where nothing has changed; raises as `open`.
+        """Return the newest root, in one request if nothing has changed; raises as `open` does.
 
         A root that was confirmed within half of the grace period can't have been purged, so a
-        missing next version alone proves that it is the newest. Once a minute a full refresh runs,
-        which detects a folder that was deleted without `drop`; on local disk every call does.
+        missing next version alone proves that it is the newest. A full refresh once a minute
+        detects a folder that was deleted without `drop`; on local disk every call does.
         """
         base = self._base
         if base is None or not self._is_recent(base):
@@ -180,7 +180,7 @@ class StreamLog:
         return self.refresh()
 
     def read_version(self, version: int) -> Root:
-        """Return the root of a version: NotFoundError before it, SnapshotExpiredError after."""
+        """Return the root of a version; NotFoundError, or SnapshotExpiredError if forgotten."""
         newest = self.root
         if version > newest.version:
             newest = self.refresh()
@@ -204,7 +204,7 @@ class StreamLog:
         return kept
 
     def check_open(self, root: Root) -> None:
-        """Raise NotFoundError for a stream that was dropped, because its objects may be gone."""
+        """Raise NotFoundError for a dropped stream, because its objects may be deleted."""
         if root.dropped:
             raise NotFoundError(
                 "stream was dropped",
@@ -215,15 +215,15 @@ class StreamLog:
             )
 
     def create(self, first: Root, at: int | None = None) -> Root | None:
-        """Put the first commit of a stream and return it; None when there already is a stream.
+        """Put the first commit of a stream and return it; None if there already is a stream.
 
-        `first` has version 0. In the folder of a dropped stream it gets the version behind the last
-        commit there, so that an older handle finds the slot after its base taken. With `at` it gets
-        this version, and None is returned, too, if a stream was there in the meantime.
+        `first` has version 0. In the folder of a dropped stream it gets the version after the last
+        commit there, so an older handle finds the slot after its base taken. With `at` it gets this
+        version, or None is returned if another stream has taken it meanwhile.
 
         Raises:
             InternalError: The root breaks a rule of FORMAT.md.
-            CommitUnknownError: The storage never answered whether the commit is in the log.
+            CommitUnknownError: No answer of the storage says whether the commit is in the log.
         """
         check_first(first)
         self.storage.ensure_exclusive()
@@ -236,10 +236,10 @@ class StreamLog:
         check_first(root)
         if not self.files.add(version, root):
             return None
-        # A suspended creator may have put a version into a stream that had purged its own.
+        # After a suspension, this version may be below those of a stream that has purged it.
         if self.clock.boot_s() - began > CONFIRM_S:
             newest = self.reopen()
-            # Two runs of one copy use the same stream id, so a purged log also marks a leftover.
+            # The id alone does not show it: two runs of one copy use the same stream id.
             if newest.stream_id != root.stream_id or newest.log_start > version:
                 return None
         self._rebase(Base(root, began, began, self.files.added_mark))
@@ -255,11 +255,11 @@ class StreamLog:
     ) -> Committed[T]:
         """Commit a change; plan it again on the newest root whenever another commit came first.
 
-        Threads that share this handle take turns.
+        Threads that share this handle commit one after the other.
 
         `build` is called again after each lost race, so its only side effect may be to put objects
-        under fresh names. `transaction` is the id of this logical commit over all attempts, a new
-        one by default.
+        under fresh names. `transaction` is the id of this commit for all attempts, a new one by
+        default.
 
         Raises:
             ConflictError: Every attempt lost its race; nothing was committed.
@@ -267,7 +267,7 @@ class StreamLog:
                 transaction.
             InvalidInputError: This machine's clock is off.
             StorageError: The storage failed before anything was put.
-            SegstoreError: A seam refused; `before_ack` does so when the change is in the log.
+            SegstoreError: A seam refused; from `before_ack` the change is in the log.
         """
         with self._locks.commit:
             self.storage.ensure_exclusive()
@@ -275,13 +275,13 @@ class StreamLog:
             transaction = transaction or self.new_transaction()
             self._wait_turn()
             for attempt in range(attempts):
-                # The base was the newest root a moment ago; the time is taken before that.
+                # The base was the newest root after the time in `slot` was taken.
                 base, slot = self._begin(attempt)
-                # Build the change on it: what it refers to is durable before the root is put.
+                # Build the change: what the new root refers to is durable before it is put.
                 try:
                     change = build(base.root, slot)
                 except ConflictError:
-                    # The base may be a minute old, so the condition may hold on a newer root.
+                    # The base may be a minute old; the change may be possible on a newer root.
                     if base.confirmed_s > called_s or self.refresh().version == base.root.version:
                         raise
                     continue
@@ -291,7 +291,7 @@ class StreamLog:
                     continue
                 if change.root is None:
                     self.follow()  # raises if the stream was dropped since
-                    self.seams.of(base.root).before_ack(base.root)  # an earlier commit, again
+                    self.seams.of(base.root).before_ack(base.root)  # again, for an earlier commit
                     return Committed(base.root, change.result, written=False, attempts=attempt)
                 # Complete the root, and refuse it if the step from its base breaks a rule.
                 root = complete_root(
@@ -306,7 +306,7 @@ class StreamLog:
                     self._hint(root)
                     log_commit(self.storage.url, root.history[-1])
                     return Committed(root, change.result, written=True, attempts=attempt + 1)
-                # Lost: delete what only this root named, and go on from the winner.
+                # Lost: delete objects that only this root names, and continue on the winner.
                 discard_lost(self.files, base, root, self.clock)
             raise ConflictError(
                 "other writers committed first on every attempt",
@@ -316,27 +316,27 @@ class StreamLog:
             )
 
     def acknowledged(self) -> Root:
-        """Return the newest root seen that no mirror lacks; what is acknowledged is in it."""
+        """Return the newest root seen that no mirror lacks; it has all acknowledged commits."""
         return self.read_version(self.seams.of(self.root).acknowledged(self.root))
 
     def new_transaction(self) -> str:
-        """Return the id of a new transaction, which also tells writers of one stream apart."""
+        """Return the id of a new transaction, which begins with digits of this writer."""
         return self._turns.new_transaction()
 
     def check_clock(self, staged: str | None = None) -> None:
-        """Refuse to commit when this machine's clock is far from the store's.
+        """Raise InvalidInputError if this machine's clock is over 5 minutes off the store's.
 
-        `staged` is an object that this process has just put; without one the hint is written and
-        used. Raises InvalidInputError when the clocks are more than 5 minutes apart.
+        The store's time is that of `staged`, an object that this process has just put, or else of
+        the hint, which is written for it.
         """
         if self._skew.is_known():
             return
         try:
             apart = self._skew.compare(partial(self._ask_time, staged))
-            if apart and staged is not None:  # the object may be too old; ask with a fresh hint
+            if apart and staged is not None:  # the object may be older: ask again with the hint
                 apart = self._skew.compare(partial(self._ask_time, None))
         except MissingObjectError:
-            return  # another process deletes the stream; the commit itself will detect that
+            return  # another process is deleting the stream, which the commit will detect
         if apart:
             raise InvalidInputError(
                 "this machine's clock differs from the store's by more than 5 minutes",
@@ -351,14 +351,14 @@ class StreamLog:
             return self.storage.info(staged).modified_us
         base = self._base
         if base is None or not self._stands_now(base):
-            self.refresh()  # a hint of a commit that is gone would close the stream
+            self.refresh()  # with a hint of a commit that is gone, nobody could open the stream
         return self.store_now_us()
 
     def store_now_us(self) -> int:
         """Return the store's time: write the log's hint and read its modification time.
 
-        On a disk power loss can take a commit whose writer ended before its sync. So a hint that is
-        there stays as it is, and a new one proves nothing.
+        On a disk, power loss can remove a commit whose writer ended before its sync. So there an
+        existing hint keeps its content, and a new hint names no transaction and proves nothing.
         """
         hint = hint_of(self.root)
         if not self.storage.profile.is_far:
@@ -367,11 +367,11 @@ class StreamLog:
         return self.storage.info(self.files.hint_path).modified_us
 
     def write_hint(self, root: Root) -> None:
-        """Record where the newest root is; only a hint, so a failure changes nothing."""
+        """Record where the newest root is; ignore a failure."""
         self.files.write_hint(hint_of(root))
 
     def _begin(self, attempt: int) -> tuple[Base, Slot]:
-        """Return a base that may be committed on, and the place of a commit on it."""
+        """Return a recently confirmed base, and the place of a commit on it."""
         for _ in range(REOPEN_ATTEMPTS):
             now_us = self.clock.wall_us()  # before the check: see the module's last invariant
             base = self._base
@@ -386,20 +386,20 @@ class StreamLog:
             )
         check_writable(base.root)
         if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US or self._skew.has_moved():
-            # Either the stream was idle or a clock is wrong; the store's clock tells which.
+            # Either the stream was idle or a clock is wrong: compare with the store's clock.
             self.check_clock()
         base = self._with_sound_frames(base)
         return base, Slot(base.root.version + 1, max(base.root.time_us, now_us), attempt)
 
     def _with_sound_frames(self, base: Base) -> Base:
-        """Return the base; read again if a frame is wrong, because the next commit repeats it."""
+        """Return the base, read again if a frame is damaged: the next commit repeats its bytes."""
         before, self._compared = self._compared, _frames_of(base.root)
         new = [frame for key, frame in self._compared.items() if key not in before]
         if all(map(frame_is_sound, new)):
             return base
         again = self.files.get(base.root.version)
         if again is None or again.transaction != base.root.transaction:
-            return base  # it is no longer in the log, which the commit will notice
+            return base  # no longer in the log, which the commit will detect
         self._compared = _frames_of(again)
         with self._locks.state:
             found = replace(base, root=again)
@@ -416,7 +416,7 @@ class StreamLog:
                 error.fact, transaction=root.transaction, **error.fields
             ) from error.__cause__
         won, put_s = found is None, self.clock.boot_s() - began
-        # A won race counts while the base is fresh; a lost one while nothing can have been purged.
+        # A won race counts only while the base is fresh, a lost one while nothing can be purged.
         if self.clock.boot_s() - (base.confirmed_s if won else began) > CONFIRM_S:
             won = self._settle_late(root, began, won=won)
         elif found is not None:
@@ -432,8 +432,8 @@ class StreamLog:
     def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:
         """Tell whether a commit is in the log although its slot may have been purged meanwhile.
 
-        `began` is a time before the first put. `won` says whether the slot was seen to hold this
-        commit; otherwise it was seen to hold another one.
+        `began` is a time before the first put. `won` says whether the slot held this commit or
+        another one.
         """
         unknown = CommitUnknownError(
             "the commit came too late to tell whether it is in the log",
@@ -455,7 +455,7 @@ class StreamLog:
         raise unknown
 
     def _wait_turn(self) -> None:
-        """Wait until it is this handle's turn to commit; only ever a delay, not a decision."""
+        """Wait until it is this handle's turn to commit; it decides nothing."""
         for _ in range(LOOKS):
             base = self._base
             look = None if base is None else self._turns.next_look(base.root)
@@ -464,7 +464,7 @@ class StreamLog:
             data, fresh = await_version(self.files, self.clock, look)
             version = look.version
             if data is None and version > base.root.version + 1:
-                # They are slower than expected: look where they are.
+                # The others are slower than expected: find their newest version.
                 version, data = read_ahead(self.files, self.clock, base.root.version, None, 0.0)
             if data is None:
                 return
@@ -476,20 +476,20 @@ class StreamLog:
                 self._turns.note(self.history.transactions(self.root, start))
 
     def _learn(self, base: Base, winner: bytes, meter: Meter, *, took_s: float) -> None:
-        """Take as the base the commit that won the slot after the base, or a later one."""
+        """Rebase on the commit that won the slot after the base, or on a later one."""
         version, data = base.root.version + 1, winner
         until_s = self._turns.lost(took_s)
         if until_s is None:
             self.refresh()
             return
-        # Who lost before is probably behind by more than one commit.
+        # After an earlier lost race, this handle is probably behind by more than one commit.
         if meter.races_lost:
             version, found = read_ahead(self.files, self.clock, version, winner, until_s)
             data = found or b""
         if not self._rebase_on(base, data, version):
             self.refresh()
         elif meter.races_lost:
-            # Take the other commit of the winner's turn, too.
+            # Rebase on the second commit of the winner's turn, too.
             self._turns.found(self.root, fresh=True)
             look = self._turns.look_for_second(self.root)
             following = None if look is None else await_version(self.files, self.clock, look)[0]
@@ -503,7 +503,7 @@ class StreamLog:
 
     def _hint_newest(self) -> None:
         base = self._base
-        # In a folder that was restored meanwhile, a hint of what was there would close the stream.
+        # If the folder was restored meanwhile, a hint of a lost commit would block every open.
         if base is not None and stands(self.files, base):
             self.write_hint(base.root)
 
@@ -517,16 +517,16 @@ class StreamLog:
         return self.clock.boot_s() - base.confirmed_s <= CONFIRM_S
 
     def _stands_now(self, base: Base) -> bool:
-        """Tell whether the log still holds a base that was seen too long ago to be relied on.
+        """Tell whether the log still holds a base, by a request unless it was seen just before.
 
-        On local disk it is looked at each time. On object stores a commit right after the look that
-        found the base relies on it, which leaves `trust_s` and the time of the put as a window.
+        On an object store that is within `trust_s`, which with the time of the put leaves a window
+        in which a replaced folder is not noticed. On local disk it is checked each time.
         """
         age_s = self.clock.boot_s() - base.seen_s
         return age_s < self.storage.profile.trust_s or stands(self.files, base)
 
     def _rebase(self, base: Base) -> Root:
-        """Take a base unless another thread has gone on since; return the newest root known."""
+        """Set the base unless another thread has set a newer one; return the newest root known."""
         with self._locks.state:
             known = self._base
             if known is None or not known.is_newer(base):
@@ -535,15 +535,15 @@ class StreamLog:
             return known.root
 
     def _rebase_on(self, base: Base, data: bytes, version: int) -> bool:
-        """Rebase on a commit that follows; False without a proof that it does.
+        """Rebase on a later commit; False without a proof that it follows the base.
 
         No name after the base existed when the base was confirmed, and purge keeps a name for the
-        grace period. So within `CONFIRM_S` of that moment none of them can be a leftover, and a
-        commit whose history names the base is as good a base: confirmed at the same moment, whether
-        or not it is still the newest.
+        grace period. So within `CONFIRM_S` of that moment none of them can be a leftover. A commit
+        whose history names the base is then as good a base, confirmed at the same moment, even if
+        it is not the newest any more.
         """
         later = readable(self.files, version, data)
-        # Behind a dropped one there may be another stream, which a search finds.
+        # After a drop another stream may follow, which a search finds.
         if later is None or later.dropped or not is_behind(self.history, later, base.root):
             return False
         self._check(later, version)
@@ -554,18 +554,18 @@ class StreamLog:
         return True
 
     def _refuse_base(self) -> None:
-        """Let no commit use this base any more, even if it was confirmed a moment ago."""
+        """Stop all threads from committing on the base, even if it was just confirmed."""
         with self._locks.state:
             if self._base is not None:
                 self._base = replace(self._base, confirmed_s=float("-inf"))
 
     def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
-        """Find the newest root; `find` starts from a base confirmed at `known_s`, or from none."""
+        """Find the newest root by `find`, which may start from a base confirmed at `known_s`."""
         alarmed = False
         for _ in range(REOPEN_ATTEMPTS):
             began, seen = self.clock.boot_s(), self._seen
             limit_s = (began if known_s is None else known_s) + self.grace_s / 2
-            # A search that ends after `limit_s` is void: names may have been purged on the way.
+            # The result of a search after `limit_s` is void: names may have been purged meanwhile.
             try:
                 found = find() if began <= limit_s else None
                 if found is not None and seen is not None:
@@ -577,7 +577,7 @@ class StreamLog:
                 if alarmed:
                     self._refuse_base()
                     raise error.found from None
-                # Only a second search that shows the same proves it.
+                # Only a second search with the same result proves it.
                 alarmed = True
                 find, known_s = find if known_s is None else self._open_hinted, None
                 continue

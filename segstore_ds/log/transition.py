@@ -1,9 +1,9 @@
 """Rules between two successive roots, checked before every add (FORMAT.md 3.2).
 
-Each object of a stream lives once: it is staged, a commit lists it, another commit drops and so
-retires it, and upkeep deletes it. Only `restore` goes back, while the object still exists.
+Each object of a stream has one life: it is staged, a commit lists it, another commit drops it,
+which retires it, and upkeep deletes it. Only `restore` goes back, while the object still exists.
 
-Pure. A violation is a bug of ours, never a user's: it raises InternalError, and nothing is written.
+Pure. A violation is a bug in this package: it raises InternalError, and nothing is written.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from segstore_ds.format.inline import SHARE_HARD_BYTES
 from segstore_ds.format.operation import OPERATIONS, RELISTING, Operation
 from segstore_ds.format.root import LastUpkeep, Root
 
-# Roots have hundreds of rows, and every commit looks at each: `map` loops over them in C.
+# Every commit checks hundreds of rows: `map` with these loops over them in C.
 _rows_of, _id_of = attrgetter("rows"), attrgetter("segment_id")
 _version_of, _time_of = attrgetter("version"), attrgetter("time_us")
 
 
 def check_transition(old: Root, new: Root) -> None:
-    """Raise InternalError, naming every broken rule, when `new` may not follow `old`."""
+    """Raise InternalError with every broken rule if `new` may not follow `old`."""
     broken = [*broken_rules(old, new), *broken_invariants(new), *broken_by_operation(old, new)]
     if new.inline_bytes > SHARE_HARD_BYTES:
         broken.append("inline segments stay within their share")
@@ -32,7 +32,7 @@ def check_transition(old: Root, new: Root) -> None:
 
 
 def check_first(root: Root) -> None:
-    """Raise InternalError, naming every broken rule, when a stream may not begin with `root`."""
+    """Raise InternalError with every broken rule if a stream may not begin with `root`."""
     if broken := [*broken_invariants(root)]:
         raise _invalid(root, broken)
 
@@ -43,7 +43,7 @@ def _invalid(root: Root, broken: list[str]) -> InternalError:
 
 
 def broken_rules(old: Root, new: Root) -> Iterator[str]:
-    """Yield the rules between two successive roots that the newer one breaks."""
+    """Yield the rules between two successive roots that are broken."""
     rules = {
         "the stream id stays": new.stream_id == old.stream_id,
         "the generation never goes back": new.generation >= old.generation,
@@ -83,7 +83,7 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
 
 
 def broken_invariants(root: Root) -> Iterator[str]:
-    """Yield the rules within one root that it breaks; none for a sound one."""
+    """Yield the rules within one root that are broken."""
     start = cursor = root.listed_start
     for ref in (*root.lists, *root.parts):
         if ref.start != cursor or ref.end <= ref.start:
@@ -122,7 +122,7 @@ def _writers_grow(old: Root, new: Root) -> bool:
     after = {*new.writers_lists, *new.writers_parts}
     if before == after:
         return not moved
-    # The names in parts aren't read. Parts that are joined lose the older rows of a name.
+    # Parts are not read here. Joined parts may have fewer rows: the newest of each name.
     gained = sum(part.count for part in after - before)
     return gained >= max([len(moved), *(part.count for part in before - after)])
 
@@ -132,13 +132,13 @@ def _upkeep_grows(old: LastUpkeep, new: LastUpkeep) -> bool:
 
 
 def first_recorded(root: Root) -> int:
-    """Return the version that the history begins with: that of the stream's first commit. Pure."""
+    """Return the first version in the history: that of the stream's first commit. Pure."""
     refs = root.history_lists or root.history_parts
     return refs[0].start if refs else root.history[0].version if root.history else 0
 
 
 def broken_history(root: Root) -> Iterator[str]:
-    """Yield the rules about the history within one root that the root breaks. Pure."""
+    """Yield the rules about the history within one root that are broken. Pure."""
     rows, refs = root.history, (*root.history_lists, *root.history_parts)
     cursor = min(first_recorded(root), root.log_start) if root.parent else root.version
     for ref in refs:
@@ -160,7 +160,7 @@ _OWNED = tuple(dict.fromkeys(field for rule in OPERATIONS.values() for field in 
 
 
 def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
-    """Yield what a commit changes though its operation may not, and what it drops unretired."""
+    """Yield fields that an operation may not change, and objects that are dropped unretired."""
     if rule := OPERATIONS.get(new.operation):
         fields, values_of = _left_alone(new.operation)
         before, after = values_of(old), values_of(new)
@@ -174,13 +174,13 @@ def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
 
 
 def _follow_columns(old: Root, new: Root) -> bool:
-    """Tell whether properties may name other columns, as a new epoch has them."""
+    """Tell whether properties may change because a new epoch renames columns."""
     return old.epochs != new.epochs and old.properties.keys() == new.properties.keys()
 
 
 @cache
 def _left_alone(operation: str) -> tuple[list[str], Callable[[Root], tuple[Any, ...]]]:
-    """Return the fields that an operation may not change, and what returns their values."""
+    """Return the fields that an operation may not change, and a getter of their values."""
     own = OPERATIONS[operation].owns.split()
     fields = [field for field in _OWNED if field not in own]
     return fields, attrgetter(*fields)

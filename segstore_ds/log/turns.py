@@ -1,21 +1,20 @@
-"""Turns of writers that commit at once, so that few races are lost and none of them wins for ever.
+"""Turns of concurrent writers, so that few races are lost and no writer wins all of them.
 
-Who won knows the newest root and can put again after one round trip; who lost has to read it first
-and needs two. Without a rule the same writer wins as long as it has something to commit, and all
-others lose one race after another. The history rows in the root tell who has committed lately, for
-a transaction id begins with its writer's own digits. So all writers see the same order of turns:
-next is who has waited for the most commits. The others sleep until their turn is near, then read
-the version that they wait for until it is there.
+A winner knows the newest root and can put again after one round trip; a loser has to read it first
+and needs two. Without turns the same writer would win as long as it has something to commit. A
+transaction id begins with digits of its writer, so the history rows in the root show all writers
+who has committed lately, and all agree on the order: next is the writer that has waited for the
+most commits. The others sleep until their turn is near, then poll the version that they wait for.
 
-Who lost puts again at once where a put takes longer than the work around it. On a fast disk every
-lost attempt takes processor time from the others, so there a loser backs off.
+If a put is slow, a loser puts again at once. On a fast disk every lost attempt takes processor time
+from the others, so there a loser backs off.
 
-Turns are no locks: a writer that does not take its turn is passed over after a while, a newcomer
-puts at once, and who puts out of turn costs a lost race. Where commits are not dense enough to
-collide, nobody waits.
+Turns are no locks: a writer that does not take its turn is skipped after a while, a newcomer puts
+at once, and a put out of turn costs only a lost race. If commits are too rare to collide, nobody
+waits.
 
-A writer that always wins can't see that others lose, so it leaves a gap after 8 commits in a row,
-then after 64, and so on.
+A writer that always wins can't see that others lose, so it pauses after 8 commits in a row, then
+after 64, and so on.
 """
 
 from collections import Counter, deque
@@ -31,21 +30,22 @@ from segstore_ds.log.metadata_log import MetadataLog
 
 RUN = 2  # commits of one turn
 WRITER_DIGITS, TRANSACTION_DIGITS = 8, 32
-REMEMBERED = 64  # commits
-IDLE_TURNS = 2  # who has let so many turns pass is not waited for
-DENSE = 4.0  # round trips per commit, above which writers hardly meet
-EARLY, LATE, PATIENCE = 0.6, 1.5, 3.0  # of the expected wait, of that; and round trips
-NEAR = 2  # commits before its turn, from which on a writer follows each
-SLOT = 2.0  # round trips that a commit takes at most while turns are taken
+REMEMBERED = 64  # commits whose writers are kept
+IDLE_TURNS = 2  # a writer that has missed so many turns is not waited for
+DENSE = 4.0  # round trips per commit; with more, writers rarely collide
+# Polling begins and ends at these parts of the expected wait; the end is so many round trips later.
+EARLY, LATE, PATIENCE = 0.6, 1.5, 3.0
+NEAR = 2  # a writer follows each of so many commits before its turn
+SLOT = 2.0  # most round trips that one commit of a turn takes
 SECOND = 1.3  # round trips until a writer's second commit follows its first
-# A newcomer has lost so many races; so many commits later all is calm; round trips to let it pass.
+# Races that a newcomer has lost; commits after which it is forgotten; round trips to let it pass.
 HARD, CALM, PASS = 2, 16, 1.5
-MANY, EVERY = 8, 16  # writers among which a newcomer may lose for ever, and commits between gaps
-LONE_RUN, LONE_RUN_MOST, LONE_GAP = 8, 512, 4.0  # commits in a row; round trips after them
-LEAST_S, MOST_S = 0.004, 0.25  # of a round trip: there is more to it on one disk, and slow puts
-FAST_S = 0.012  # a put and a get that take less are of a fast disk
-READS = 64  # of one wait
-LOOK_AHEAD = 24  # reads of a loser
+MANY, EVERY = 8, 16  # from so many writers on, one of so many commits lets newcomers pass
+LONE_RUN, LONE_RUN_MOST, LONE_GAP = 8, 512, 4.0  # commits in a row; the pause in round trips
+LEAST_S, MOST_S = 0.004, 0.25  # bounds of the estimated round trip
+FAST_S = 0.012  # the storage is fast if a put and a get take less
+READS = 64  # most reads of one wait
+LOOK_AHEAD = 24  # most reads of a loser
 BACKOFF_S, BACKOFF_MOST_S, BACKOFF_DOUBLED = 0.012, 0.25, 6
 
 _writer_of, _place_of = itemgetter(1), attrgetter("version", "transaction")
@@ -53,7 +53,7 @@ _writer_of, _place_of = itemgetter(1), attrgetter("version", "transaction")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The version to look for: from when on, until when, and the pause between two looks."""
+    """A version to poll for: from when, until when, and the pause between two reads."""
 
     version: int
     from_s: float
@@ -62,12 +62,12 @@ class Look:
 
 
 class Turns:
-    """Tells when it is the turn of one handle's next commit."""
+    """Decides when one handle should make its next commit."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._rows: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)  # versions and writers
-        self._hard_won = -CALM  # the newest version seen that had lost races before
+        self._hard_won = -CALM  # the newest version seen whose writer had lost races before
         self._digits = ""
         self._won: int | None = None
         self._won_s = 0.0
@@ -85,16 +85,16 @@ class Turns:
         return 1 + self._others
 
     def first_unknown(self, version: int) -> int:
-        """Return the first version, up to a given one, of which `note` has to know the writer."""
+        """Return the first version up to `version` that has to be passed to `note`."""
         known = self._rows[-1][0] if self._rows else -1
         return max(known + 1, version + 1 - REMEMBERED)
 
     def note(self, rows: Iterable[tuple[int, str]]) -> None:
-        """Note versions, in order, and their transactions; those known already are left out."""
+        """Note versions, in order, and their transactions; skip known ones."""
         for version, transaction in rows:
             known = self._rows[-1][0] if self._rows else version - 1
             if version > known + 1:
-                self._rows.clear()  # who is missing would seem to wait
+                self._rows.clear()  # writers of the missing versions would seem to wait
             if version > known:
                 self._rows.append((version, transaction[:WRITER_DIGITS]))
 
@@ -105,7 +105,7 @@ class Turns:
         return self._digits + fresh[WRITER_DIGITS:] if len(fresh) == TRANSACTION_DIGITS else fresh
 
     def next_look(self, root: Root) -> Look | None:
-        """Return what to look for before a first attempt on a root; None to put now."""
+        """Return what to poll for before a first attempt on a root; None to put now."""
         if self._rows and self._rows[-1][0] > root.version:
             self._rows.clear()  # the stream was dropped and created again
             self._won = None
@@ -134,7 +134,7 @@ class Turns:
         return Look(root.version + step, from_s, until_s, self._slot_s / 4)
 
     def look_for_second(self, root: Root) -> Look | None:
-        """Return what to look for where a turn has one commit to come, probably; None to put."""
+        """Return what to poll for if the turn probably has a second commit; None to put now."""
         self.note(map(_place_of, root.history))
         until_s = self._seen_s + SECOND * self._trip_s
         if until_s <= self._clock.boot_s() or not self._is_half_turn(root, self._order()[1]):
@@ -151,12 +151,11 @@ class Turns:
         self._seen, self._seen_s = root.version, now_s if fresh else min(now_s, expected_s)
 
     def lost(self, took_s: float) -> float | None:
-        """Note a lost race; return until when to wait for the next commit, or None if it waited.
+        """Note a lost race; return until when to wait for the next commit, None after a back-off.
 
         `took_s` is how long the put and the read of the winner took. On a fast disk this call backs
-        off. Elsewhere a loser puts at once, or right after the next commit. Either wins where the
-        other never does, so chance decides: a fixed order falls in step with the winners, and then
-        loses fifty times.
+        off. Elsewhere a loser puts at once or, by chance, right after the next commit: with a fixed
+        rule it could fall in step with the winners and lose fifty times in a row.
         """
         self._losses += 1
         if took_s < FAST_S:
@@ -185,13 +184,13 @@ class Turns:
 
     @property
     def _slot_s(self) -> float:
-        """Return the time that one commit of a turn takes; a stall is no reason to come late."""
+        """Return the time that one commit of a turn takes; bounded, so a stall does not count."""
         return min(self._pace_s, SLOT * self._trip_s)
 
     def _order(self) -> tuple[dict[str, int], float]:
         """Return the other writers' last versions, and about how many commits a turn has.
 
-        One that has committed once may never come again: it is not waited for.
+        A writer that has committed only once may be done, so it is left out.
         """
         writers = [*map(_writer_of, self._rows)]
         if {*writers} <= {self._digits}:
@@ -210,9 +209,9 @@ class Turns:
         return sum(1 for _ in takewhile(lambda row: row[1] == last, reversed(self._rows)))
 
     def _look_for_newcomers(self, root: Root) -> Look | None:
-        """Return what to look for while newcomers lose race after race, so that they win some.
+        """Return what to poll for so that newcomers that lose many races win one; None to put now.
 
-        One that has never won is not seen: among many writers every `EVERY`th commit lets it pass.
+        One that has never won is in no history: among many writers every `EVERY`th commit waits.
         """
         hard = (row.version for row in reversed(root.history) if row.races_lost >= HARD)
         self._hard_won = max(self._hard_won, next(hard, -CALM))
@@ -224,7 +223,7 @@ class Turns:
         return Look(root.version + 1, 0.0, until_s, self._slot_s / 4)
 
     def _leave_gap(self, root: Root) -> None:
-        """Wait after many commits in a row, so that a writer that nobody sees can win."""
+        """Pause after many commits in a row, so that a writer that has never won can win."""
         if self._run < self._lone_run or self._won != root.version:
             return
         self._run, self._lone_run = 0, min(8 * self._lone_run, LONE_RUN_MOST)
@@ -235,7 +234,7 @@ class Turns:
 
 
 def await_version(files: MetadataLog[Any], clock: Clock, look: Look) -> tuple[bytes | None, bool]:
-    """Read a version until it is there; return its file, and whether it was put a moment ago."""
+    """Poll for a version; return its file or None, and whether it was put a moment ago."""
     clock.sleep(max(look.from_s - clock.boot_s(), 0.0))
     for reads in range(READS):
         asked_s = clock.boot_s()
@@ -250,12 +249,12 @@ def await_version(files: MetadataLog[Any], clock: Clock, look: Look) -> tuple[by
 def read_ahead(
     files: MetadataLog[Any], clock: Clock, version: int, data: bytes | None, until_s: float
 ) -> tuple[int, bytes | None]:
-    """Return the newest version from one that was read on, or one that is near it.
+    """Return the newest version after one that was read, or one near it.
 
-    Until `until_s` it also waits for one that is just being put. If that is negative, it takes no
-    time to make sure that the version is the newest.
+    It waits until `until_s` for one that is just being put. If that is negative, it does not make
+    sure that the version is the newest.
     """
-    # Others commit meanwhile: one by one would hardly catch up.
+    # Others commit meanwhile: reading one by one would hardly catch up.
     stride, hits, missed = 2, 0, False
     for _ in range(LOOK_AHEAD):
         following = files.read(version + stride)
