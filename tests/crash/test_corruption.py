@@ -417,21 +417,6 @@ def test_verify_names_every_object_that_a_read_needs_and_repair_tells_the_truth(
             check_repair(everything, storage, time, f"{path}: {way}")
 
 
-@pytest.mark.parametrize("folder", ["status", "twins"])
-def test_damage_of_one_name_of_each_status_object_costs_nothing(
-    everything: Everything, folder: str
-) -> None:
-    """All at once, in ways that take turns; a repair mends them all."""
-    storage, time = everything.open()
-    paths = sorted(path for path in everything.files if path.startswith("status/"))
-    for number, path in enumerate(paths):
-        name = path if folder == "status" else names.twin_of(path)
-        spoil(storage, name, WAYS[number % len(WAYS)])
-    check_unneeded(everything, storage, folder, "all")
-    assert repair_on(storage, clock=time.clock).ok
-    open_on(storage, clock=time.clock).verify().check()
-
-
 def some_of_each_kind(paths: list[str]) -> Iterator[str]:
     """Yield up to five objects of each kind, from the oldest to the newest.
 
