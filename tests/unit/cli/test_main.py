@@ -221,11 +221,6 @@ def test_help_loads_no_storage_and_no_arrow():
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_version_is_the_packages(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == segstore.__version__
-
-
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch, tmp_path):
     for name in ("SEGSTORE_STORAGE_OPTIONS", "SEGSTORE_CONFIG"):

@@ -125,6 +125,15 @@ def _roots() -> tuple[Root, Root, Root]:
     return base, after, after
 
 
+def test_only_what_was_put_on_the_base_goes() -> None:
+    """An older part of the base stays, and so does what the winner names."""
+    base, lost, winner = _roots()
+    lost = replace(lost, parts=(*base.parts, _part(7, "b"), _part(7, "c")))
+    winner = replace(winner, parts=(*base.parts, _part(7, "c")))
+    assert plan_discard(base, lost, winner) == sorted(names.both_names(_part(7, "b").path))
+    assert plan_discard(base, lost, replace(winner, parent="another")) == []
+
+
 def test_an_object_of_inline_segments_goes_unless_a_new_part_may_list_it() -> None:
     """Two writers that move the same inline segments put the same object."""
     base, lost, winner = _roots()

@@ -6,13 +6,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from segstore_ds.observe.series import SERIES, prometheus_text, sample, to_prometheus
 
 
-def test_units_are_said_by_the_names():
-    """As Prometheus' naming asks: base units, in the name."""
-    for series in SERIES.values():
-        assert (series.unit == "By") == ("_bytes" in series.name), series
-        assert (series.unit == "s") == series.name.endswith("_seconds"), series
-
-
 def test_text_is_what_a_parser_of_prometheus_reads():
     url = 'file:///a "b"\\c\nd'
     samples = [

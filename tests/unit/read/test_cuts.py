@@ -239,6 +239,27 @@ def test_moment_is_rounded_up_to_the_unit(data_type: Any, given: Any, expected: 
     assert parse_moment(pa.field("t", data_type), given) == expected
 
 
+@pytest.mark.parametrize(
+    ("data_type", "given"),
+    [
+        (ZONED, "1970-01-01T00:00:00"),
+        (ZONED, DAY),
+        (ZONED, 5),
+        (pa.timestamp("us"), "1970-01-01T00:00:00Z"),
+        (pa.date32(), 5),
+        (pa.date32(), "soon"),
+        (pa.int8(), 1000),
+        (pa.int8(), None),
+        (pa.int64(), "Infinity"),
+        (pa.float64(), "nan"),
+        (pa.float64(), "x"),
+    ],
+)
+def test_moment_that_does_not_fit_is_refused(data_type: Any, given: Any) -> None:
+    with pytest.raises(InvalidInputError, match="does not fit the time column"):
+        parse_moment(pa.field("t", data_type), given)
+
+
 def test_interval_becomes_conditions_that_leave_nan_out() -> None:
     field = pa.field("t", pa.float64())
     found = time_conditions(field, (1, 2))

@@ -1,6 +1,5 @@
 """Status objects under two names: whichever read meets damage reads the twin, and says so once."""
 
-import logging
 import uuid
 from dataclasses import replace
 from typing import TypeVar
@@ -53,16 +52,6 @@ def test_every_byte_of_one_name_may_be_wrong(status: TableStatus, part: PartRef,
     storage.delete(path)
     assert read_all(status, part) == right
     assert TableStatus(storage).table.retired(part.path)
-
-
-def test_damaged_object_is_named_once(
-    status: TableStatus, part: PartRef, caplog: pytest.LogCaptureFixture
-) -> None:
-    status.storage.put(part.path, b"rubbish")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            read_all(status, part)
-    assert len([text for text in caplog.messages if part.path in text]) == 1
 
 
 def test_loss_of_both_names_is_missing_only_where_both_are_gone(

@@ -67,11 +67,6 @@ def test_results_come_in_order_of_the_functions():
     assert at_once([lambda n=n: work(n) for n in range(3)]) == [0, 1, 2]
 
 
-def test_one_function_runs_in_this_thread():
-    assert at_once([threading.get_ident]) == [threading.get_ident()]
-    assert at_once([]) == []
-
-
 @pytest.mark.parametrize("failing", [{0}, {1}, {0, 2}, {1, 2}])
 def test_all_have_ended_when_the_first_error_is_raised(failing):
     ended = []
