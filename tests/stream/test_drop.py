@@ -93,15 +93,18 @@ def test_handles_and_jobs_of_a_dropped_stream_fail():
     assert left(storage)
 
 
-def test_handle_that_saw_the_drop_commits_nothing():
-    """Nor does one that did not look for it."""
+@pytest.mark.parametrize("emptied", [False, True])
+def test_handle_that_saw_the_drop_commits_nothing(emptied):
+    """Nor in a folder that is empty since, where the name of the next commit is free."""
     stream, storage = make_stream(1)
     run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
-    before = left(storage)
+    for path in objects(storage) if emptied else ():
+        storage.delete(path)
+    before = objects(storage)
     for asked in (stream.refresh, lambda: stream.append(numbers(0, 1)), stream.seal):
         with pytest.raises(NotFoundError):
             asked()
-    assert left(storage) == before
+    assert objects(storage) == before
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -150,11 +150,7 @@ def _without(number):
 @pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize(("name", "filters"), [(None, None), ("billing", [["n", "!=", 12]])])
 def test_events_that_an_error_kept_back_come_next(name, filters):
-    stream, sound = make_stream(3)
-    stream.seal()
-    storage = Flaky(sound)
-    storage.lost = f"segments/{stream._log.root.entries[1].path}"
-    stream = open_on(storage, clock=stream._log.clock)
+    stream, storage = _without(1)
     follow = stream.follow(name, start=0, columns=["n"], filters=filters)
     assert next(follow)["n"].to_pylist() == list(range(10))
     for _ in range(2):

@@ -10,9 +10,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from faults import FaultStorage
 from pyarrow import dataset
 from stream_kit import make_stream
-from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError
@@ -272,24 +272,12 @@ def test_damage_is_found_before_polars_decodes(large, monkeypatch):
         large.scan(read_cache_bytes=0).to_polars().collect()
 
 
-class Noting(WrappedStorage):
-    """A storage that notes the objects that are asked for."""
-
-    def __init__(self, inner) -> None:
-        super().__init__(inner)
-        self.paths = []
-
-    def around(self, verb, path, work):  # noqa: ARG002
-        self.paths.append(path)
-        return work()
-
-
 @pytest.mark.usefixtures("tight", "no_inline")
 def test_a_second_query_reads_no_part_again():
     made, storage = make_stream(8)
-    noting = Noting(storage)
-    scan = open_on(noting, clock=made._log.clock).scan()
+    counting = FaultStorage(storage)
+    scan = open_on(counting, clock=made._log.clock).scan()
     for ask in (scan.to_dataset().to_table, scan.to_polars().select("n").collect):
-        noting.paths.clear()
+        counting.calls.clear()
         assert len(ask()) == 80
-    assert not [path for path in noting.paths if path.startswith(names.STATUS_FOLDER)]
+    assert not [call for call in counting.calls if names.STATUS_FOLDER in call]
