@@ -1,8 +1,7 @@
 """Storage: objects under a root, on local disk, in memory, and in object stores.
 
-This is the only part of segstore that imports fsspec. It knows nothing of streams. It reads, lists,
-deletes and creates objects; `Storage.create` makes a name at most once, and every commit relies on
-that.
+Only this part of segstore imports fsspec. It knows nothing of streams. It reads, lists, deletes and
+creates objects. `Storage.create` has exactly one winner per name, on which every commit relies.
 """
 
 import os
@@ -52,17 +51,17 @@ __all__ = [
 ]
 
 UrlLike = str | os.PathLike[str] | Storage  # a location, or the storage that is open there
-_LONGEST = 1000  # object stores accept no longer names; links of local folders are resolved
+_LONGEST = 1000  # longest name that object stores accept
 
 
 def open_storage(
     url: UrlLike, storage_options: Mapping[str, Any] | None = None, *, single_writer: bool = False
 ) -> Storage:
-    """Open the storage at a location; sends no request. One that is open stays as it is.
+    """Open the storage at a location; sends no request. An open storage is returned as it is.
 
     Options are flat or keyed by URL prefix. `env:NAME` values are read in every process that opens
     the storage. `single_writer` is the caller's promise that only one process writes; it allows
-    filesystems without exclusive create. The storage pickles and may be shared by threads.
+    filesystems without exclusive create. The storage pickles and is thread-safe.
     """
     if isinstance(url, Storage):
         return url
@@ -112,13 +111,13 @@ def compare_names(place: Storage, other: Storage) -> Overlap | None:
 
 
 def find_overlap(place: Storage, other: Storage) -> Overlap | None:
-    """Return how a place overlaps another one; None is proven by requests to both stores.
+    """Return how a place overlaps another one, or None, which requests to both stores have proven.
 
     Links, mounts and access points can give one folder several names, and then a guarantee about
     two separate places does not hold. Names can prove an overlap but not its absence. To prove
     absence, a small object is put into one place, looked up from the other under every suffix of
-    its folder's path, and deleted. Upkeep and drop delete one that a crash leaves. A folder inside
-    the other place that is mounted under another name is not noticed.
+    its folder's path, and deleted. After a crash, upkeep and drop delete it. A folder inside the
+    other place that is mounted under another name is not detected.
     """
     named = compare_names(place, other)
     if named is not None:
@@ -142,14 +141,14 @@ def refuse_overlap(place: Storage, other: Storage, overlap: Overlap | None, kind
 
 
 def _find_probe(place: Storage, seen_from: Storage) -> int | None:
-    """Return how many folders below another root this root's object is found; None if not."""
+    """Return at which depth below the root of `seen_from` the folder `place` is; None if not."""
     name = f"{PROBE}{secrets.token_hex(16)}"
     try:
         place.put(name, b"probe")
         for depth, path in enumerate(_endings(place.url, name)):
             if len(seen_from.url) + len(path) > _LONGEST:
                 break
-            # A suffix that is not a valid path is skipped; a longer one may be valid.
+            # Skip a suffix that is not a valid path; a longer one may be valid.
             with suppress(MissingObjectError, InvalidInputError):
                 seen_from.info(path)
                 return depth

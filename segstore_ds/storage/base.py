@@ -1,7 +1,7 @@
 """The storage interface: objects under one root, created once, read whole or by range.
 
-The engine uses only `Storage`; the fault-injecting storage of the tests implements it too.
-`checked.py` holds what the real storages share. Nothing here touches a filesystem.
+The engine uses only `Storage`; the fault-injecting storage of the tests implements it, too.
+`checked.py` has what the real storages share. Nothing here touches a filesystem.
 """
 
 import re
@@ -21,17 +21,15 @@ from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError
 class Profile:
     """What requests to a storage cost; a wrapper has the profile of the storage inside.
 
-    Reads, commits and uploads choose their numbers by these fields, not by the class of a storage.
+    Reads, commits and uploads go by these fields, not by the class of a storage.
     """
 
-    # Whether requests take milliseconds: reads send them ahead, and a look that may be left out is
-    # left out.
-    is_far: bool
-    read_threads: int  # how many frames a read works on at once; twice as many are held
-    fetch_factor: int  # how many times as large fetches are as on a local disk
-    part_bytes: int  # a `StagedWriter.write` should have at least as many
-    trust_s: float  # how long a commit relies on the base that it saw; 0 looks before each put
-    hint_every_s: float  # how often a handle writes the hint of its log; 0 after each commit
+    is_far: bool  # requests take milliseconds, so reads prefetch and optional requests are avoided
+    read_threads: int  # how many frames a read decodes at a time; twice as many are in memory
+    fetch_factor: int  # size of fetches, as a multiple of that on a local disk
+    part_bytes: int  # a `StagedWriter.write` should have at least so many
+    trust_s: float  # how long a commit relies on its base; 0: check it before each put
+    hint_every_s: float  # how often a handle writes the hint of its log; 0: after each commit
 
 
 NEAR = Profile(
@@ -42,12 +40,12 @@ FAR = Profile(
 )
 
 
-# Name prefix of an object that only probes a store; upkeep and drop recognize it.
+# Name prefix of objects that probe a store; upkeep and drop recognize it.
 PROBE = ".probe-"
 T = TypeVar("T")
 
-_TRIES = 5  # to put an object that others delete
-MOST_AT_ONCE = 16  # requests
+_TRIES = 5  # of `put_named`, if others delete the object
+MOST_AT_ONCE = 16  # threads of `at_once`
 _PART = r"(?!\.\.?(?:/|\Z))[^\x00-\x1f\x7f\\/]+"
 _INSIDE = re.compile(rf"{_PART}(?:/{_PART})*")
 
@@ -56,7 +54,7 @@ _INSIDE = re.compile(rf"{_PART}(?:/{_PART})*")
 class ObjectInfo:
     """An object's path relative to the root, its size in bytes, and its modification time.
 
-    `modified_us` is UTC microseconds by the store's clock.
+    `modified_us` is in microseconds since 1970 UTC, by the store's clock.
     """
 
     path: str
@@ -65,14 +63,14 @@ class ObjectInfo:
 
 
 class StorageStats:
-    """Counts calls by verb, and bytes; the counts are exact when threads share a storage."""
+    """Counts calls by verb, and bytes; exact also when threads share a storage."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Start counting from zero."""
-        # Each thread changes only its own cells. So no lock is needed, and a fork copies no lock.
+        # Each thread changes only its own cells, so there is no lock, which a fork would copy.
         self._calls: dict[tuple[int, str], int] = {}
         self._read: dict[int, int] = {}
         self._written: dict[int, int] = {}
@@ -125,7 +123,7 @@ class _Writer(ABC):
 
     @abstractmethod
     def commit(self) -> int:
-        """Finish the object and return its size in bytes; it is then whole and durable."""
+        """Finish the object and return its size in bytes; it is then complete and durable."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -155,11 +153,11 @@ class StagedWriter(_Writer):
     def write(self, data: Any) -> None:
         """Append the bytes of an object that supports the buffer protocol.
 
-        After a StorageError the object cannot become whole.
+        After a StorageError the object cannot be completed.
         """
 
     def write_all(self, pieces: Sequence[Any]) -> None:
-        """Append several pieces in order, in one request where the filesystem can."""
+        """Append several pieces in order, in one request if the filesystem can."""
         for piece in pieces:
             self.write(piece)
 
@@ -167,16 +165,16 @@ class StagedWriter(_Writer):
 class ScatteredWriter(_Writer):
     """Writes ranges that come in any order, from several threads.
 
-    Nothing has the object's name before `commit`, which gives it that name in one step and
-    replaces what had it. The caller has written every part by then.
+    `commit` gives the object its name in one step, and replaces an existing object. The caller has
+    written every part by then.
     """
 
     @abstractmethod
     def write_at(self, start: int, pieces: Sequence[Any]) -> None:
-        """Write one part as one request; written again, the later bytes count.
+        """Write one part in one request; it replaces an earlier write of the same part.
 
-        A part starts at a multiple of the size that `open_scattered` was given, and only the last
-        one is shorter. After a StorageError the part may be written again.
+        A part starts at a multiple of the `part_bytes` of `open_scattered`, and only the last one
+        is shorter. After a StorageError the part may be written again.
         """
 
 
@@ -185,37 +183,37 @@ class Mirrors(Protocol):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Their locations."""
+        """The locations of the mirrors."""
 
     def leaving(self, url: str) -> str:
-        """Return the call that continues without one of them."""
+        """Return the text of the call with which a user removes a mirror."""
 
     def open(self, storage: "Storage", path: str) -> Sequence[Any]:
-        """Return the channels of copies of an object that is staged in the storage."""
+        """Return the channels for copies of an object that is staged in the storage."""
 
     def folders(self, storage: "Storage") -> "Iterator[Storage]":
-        """Yield those that can be read, each asked when its turn comes."""
+        """Yield the mirrors that can be read; each is checked when it is reached."""
 
 
 class Storage(ABC):
     """Objects under one root.
 
     Every `path` is relative to the root, with `/` between its parts. Every call raises StorageError
-    if the filesystem failed, InvalidInputError if the path is not inside the root, and every read
-    MissingObjectError if there is no such object.
+    if the filesystem failed, and InvalidInputError if the path is not inside the root. Every read
+    raises MissingObjectError if there is no such object.
     """
 
-    url: str  # canonical, shown in errors; never holds secrets
+    url: str  # canonical, shown in errors; contains no secrets
     stats: StorageStats
     profile: Profile = FAR
-    mirrors: Mirrors | None = None  # which receive staged segments, too
+    mirrors: Mirrors | None = None  # get copies of staged segments
 
     @abstractmethod
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
-        """Read a whole object, perhaps empty; CorruptionError if it is over `limit_bytes`."""
+        """Read a whole object; CorruptionError if it is larger than `limit_bytes`."""
 
     def find(self, path: str, *, limit_bytes: int | None = None) -> bytes | None:
-        """Read a whole object, or return None where there is none; raises as `get`."""
+        """Read a whole object, or return None if there is none; raises as `get` does."""
         try:
             return self.get(path, limit_bytes=limit_bytes)
         except MissingObjectError:
@@ -234,33 +232,32 @@ class Storage(ABC):
 
     @abstractmethod
     def info(self, path: str) -> ObjectInfo:
-        """Ask the store for an object's size and time, never a cache."""
+        """Ask the store, and no cache, for an object's size and time."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
-        """Create an object if its name is free: whole or not at all, one winner per name.
+        """Create an object if its name is free: atomic, with one winner per name.
 
         Returns True if this call created the object, which is then durable, and False if the name
-        is definitely taken. A client that repeats a request after losing the answer may get False
-        for its own object. The loser of a race therefore compares the stored content with what it
-        wrote.
+        is definitely taken. If a client repeats a request because the answer was lost, it may get
+        False for its own object. So after False, compare the stored content with `data`.
 
         Raises:
-            StorageError: The result is unknown: the object may or may not have been created, unless
-                the error says `untouched`.
+            StorageError: The object may or may not have been created, unless the error is
+                `untouched`.
             UnsafeFilesystemError: The filesystem has no exclusive create.
             InvalidInputError: The data is empty, or the path is not inside the root.
         """
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Write a non-empty object, replacing any object there in one step, whole and durable."""
+        """Write a non-empty object, durably; an existing one is replaced in one step."""
 
     def put_named(self, path: str, data: bytes) -> None:
-        """Put an object whose name says its bytes, unless it is there; others may put it, too.
+        """Put an object whose name depends on its bytes, unless it exists; others may put it, too.
 
-        An existing object with other bytes is replaced: a process ended while it wrote it, on a
-        filesystem that shows an object before it is whole.
+        An existing object with other bytes is replaced: it was left incomplete by a process that
+        ended, on a filesystem that shows incomplete objects.
         """
         for _ in range(_TRIES):
             if self.create(path, data):
@@ -277,29 +274,29 @@ class Storage(ABC):
         raise ConflictError("another writer deletes the same object each time", path=path)
 
     def sync(self, path: str) -> None:  # noqa: B027
-        """Make durable an object that was found: whoever wrote it may have ended before its sync.
+        """Make an existing object durable: its writer may have ended before the sync.
 
-        Objects of a store are durable once they are there.
+        Does nothing in an object store, where every object is durable.
         """
 
     def note(self, path: str, data: bytes) -> None:
-        """Write a hint as cheaply as possible; a reader may see none, or half of it."""
+        """Write a hint as cheaply as possible; readers may see none, or part of it."""
         self.put(path, data)
 
     @abstractmethod
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:
         """Start a large object under a name that no other writer uses.
 
-        The object is whole and durable once the writer's `commit` has returned. With `replace`,
-        others may write the same bytes under the same name at the same time: the existing object
-        stays until `commit` replaces it in one step.
+        The object is complete and durable after the writer's `commit`. With `replace` others may
+        write the same bytes under the same name at the same time: an existing object stays until
+        `commit` replaces it in one step.
         """
 
     def open_scattered(self, path: str, size: int, part_bytes: int) -> ScatteredWriter | None:
         """Start an object of `size` bytes whose parts of `part_bytes` come in any order.
 
         Others may write the same bytes under the same name at the same time. Returns None, without
-        a request, if the store takes such an object in order only.
+        a request, if the store can write such an object only in order.
         """
         check_path(path)
         del size, part_bytes
@@ -310,10 +307,9 @@ class Storage(ABC):
     ) -> bool:
         """Copy an object inside the store, without its bytes passing through this process.
 
-        The bytes are copied without a check: a caller that needs valid content reads the copy.
-        `path` and `replace` are as for `open_staged`. Returns True if the copy was made; it is then
-        whole and durable. Returns False if the two storages are not in one store or the store
-        cannot copy: nothing was created, and the caller has to write the bytes.
+        The bytes are not verified: a caller that needs this reads the copy. `path` and `replace`
+        are as for `open_staged`. Returns True if the copy was made, complete and durable. Returns
+        False, with nothing created, if the storages are not in one store or the store cannot copy.
         """
         check_path(source_path)
         check_path(path)
@@ -324,27 +320,27 @@ class Storage(ABC):
     def list(self, folder: str, start: str = "") -> Iterator[ObjectInfo]:
         """List all objects below a folder ('' for all), asking the store each time.
 
-        With `start`, a text without slashes, only those whose path within the folder begins with
-        it; where the store can list by a prefix, nothing else is listed. The order is undefined.
-        Temporary objects, which have a path part that starts with '.', are left out. A missing
-        folder yields nothing. The iteration itself may raise StorageError.
+        With `start`, a text without slashes, yields only those whose path within the folder begins
+        with it, by a listing of that prefix if the store can. The order is undefined. Temporary
+        objects, which have a path part that starts with '.', are left out. A missing folder yields
+        nothing. The iteration itself may raise StorageError.
         """
 
     def names_from(self, folder: str, start: str) -> Sequence[str]:
-        """Return the names directly in a folder that do not sort before `start`, in order.
+        """Return the names directly in a folder from `start` on, sorted.
 
-        Asks the store each time. Where it can list from a name on, nothing before it is listed.
-        Folders and names that start with '.' are left out; a missing folder has no names.
+        Asks the store each time, by a listing from that name on if the store can. Folders and names
+        that start with '.' are left out; a missing folder has no names.
         """
         inner = (info.path.removeprefix(f"{folder}/") for info in self.list(folder))
         return sorted(name for name in inner if name >= start and "/" not in name)
 
     def temporaries(self) -> Iterator[ObjectInfo]:
-        """List temporary objects, both of interrupted calls and of calls that still run.
+        """List temporary objects, of interrupted calls and of calls that still run.
 
         No commit can name a temporary object: only the process that wrote it gives it its final
-        name, and that call fails if the object is gone. So its age, by `modified_us`, decides
-        whether it may be deleted. The order is undefined, and the iteration itself may raise
+        name, and that call fails if the object is gone. So whether it may be deleted depends only
+        on its age, by `modified_us`. The order is undefined, and the iteration itself may raise
         StorageError.
         """
         return iter(())
@@ -367,7 +363,7 @@ class Storage(ABC):
     def folders(self, prefix: str) -> tuple[str, ...]:
         """Return the sorted names of the folders directly in a folder ('' for the root).
 
-        A missing folder has none. Where the store can list folders alone, no object is listed.
+        A missing folder has none. If the store can, only folders are listed.
         """
         start = f"{prefix}/" if prefix else ""
         inner = (info.path.removeprefix(start) for info in self.list(prefix))
@@ -386,8 +382,7 @@ class Storage(ABC):
     def outer(self) -> "Storage | None":
         """Return the folder that contains this root, opened with the same options; no request.
 
-        Symbolic links of a local folder are followed. Returns None for a whole disk or bucket, and
-        for a storage that has no outer folder.
+        Symbolic links of a local folder are followed. Returns None for a whole disk or bucket.
         """
         return None
 
@@ -397,8 +392,8 @@ class Storage(ABC):
         """From now on read objects that are missing here from another root; sends no request.
 
         Only reads of `folders` use the other root, which is opened with this storage's options.
-        `agrees` is asked before the first of them whether that root may be read, and not again once
-        it says so; it pickles. Lists, writes and deletes stay here. Safe to repeat.
+        They require that `agrees`, which pickles, has returned True for that root; it is called
+        until then. Lists, writes and deletes use only this root. Safe to repeat.
         """
         raise InvalidInputError(
             "this storage can't share objects",
@@ -409,10 +404,10 @@ class Storage(ABC):
         )
 
     def rights(self) -> str | None:
-        """Return a digest of the location and of the credentials that requests have now.
+        """Return a digest of the location and of the current credentials.
 
         Two storages of one process with the same digest may share what they read. Returns None if
-        nothing tells credentials apart. Sends no request.
+        credentials can't be compared. Sends no request.
         """
         return None
 
@@ -421,14 +416,14 @@ class Storage(ABC):
         return f"{self.url}/{path}"
 
     def mirrored(self, mirrors: Mirrors | None) -> Self:
-        """Return the same storage whose staged segments go to these mirrors, and to no others."""
+        """Return this storage with these mirrors, and no others, for its staged segments."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__, mirrors=mirrors)
         return twin
 
     @abstractmethod
     def ensure_exclusive(self) -> None:
-        """Make sure that `create` has one winner here, or raise; cheap when repeated."""
+        """Make sure that `create` has one winner per name here, or raise; cheap when repeated."""
 
 
 def refuse_empty(path: str, size: int) -> None:
@@ -451,11 +446,10 @@ def check_path(path: str) -> None:
 
 
 def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the results of functions that run at the same time, in their order.
+    """Run functions at the same time, and return their results in order.
 
-    The first one runs in this thread, and so do all where no thread can start, as at the end of the
-    process. None of them runs any more when this returns or raises; of several errors the first in
-    order is raised.
+    The first one runs in this thread; all do if no thread can start, as at the end of the process.
+    All have ended when this returns or raises. Of several errors the first in order is raised.
 
     >>> at_once([lambda: 1, lambda: 2])
     [1, 2]
@@ -470,7 +464,7 @@ def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def _begin(threads: Executor, work: Callable[[], T]) -> Callable[[], T]:
-    """Begin work in a thread, and return what gives its result: the work where none can start."""
+    """Start work in a thread and return a getter of its result; without a thread, the work."""
     with suppress(RuntimeError):
         return threads.submit(work).result
     return work

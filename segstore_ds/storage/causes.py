@@ -1,8 +1,8 @@
 """What a filesystem failure means: whether a repeated call may succeed, and the remedy.
 
-A cause that this table does not know may be temporary: a timeout, a server error, a request to slow
-down. A cause that it knows stays until someone acts. Nothing here says whether the failed call has
-changed anything; see `StorageError.untouched`.
+A cause in these tables lasts until someone acts. Any other one may be temporary: a timeout, a
+server error, a request to slow down. Whether the failed call has changed anything is not decided
+here; see `StorageError.untouched`.
 """
 
 import errno
@@ -77,14 +77,14 @@ _SLOW_DOWN = ("ratelimitexceeded", "rate limit")
 
 
 class Remedy(NamedTuple):
-    """What to do about a failure, if that is known, and whether it lasts until that is done."""
+    """What to do about a failure, "" if unknown, and whether it lasts until then."""
 
     text: str
     lasting: bool
 
 
 def find_remedy(cause: BaseException) -> Remedy:
-    """Return the remedy for a failure; one that does not last may be gone at the next call.
+    """Return the remedy for a failure.
 
     >>> find_remedy(OSError(errno.EROFS, "read-only")).text
     'the disk is read-only: mount it for writing, or use another location'
@@ -101,7 +101,7 @@ def find_remedy(cause: BaseException) -> Remedy:
 
 
 def is_denied(cause: BaseException) -> bool:
-    """Tell whether a filesystem failed because this caller may not do that.
+    """Tell whether a call failed because this caller has no permission.
 
     >>> is_denied(PermissionError()), is_denied(FileNotFoundError())
     (True, False)
@@ -124,7 +124,7 @@ def _is_slowed_down(linked: list[BaseException]) -> bool:
 def _lasting(cause: BaseException, linked: list[BaseException]) -> str | None:
     if any("x-amz-checksum" in str(e) or "x-amz-sdk-checksum" in str(e) for e in linked):
         return _HEADERS
-    # Names come first: clients set an errno on refusals too, which says less.
+    # Names come first: clients also set an errno on refusals, which says less.
     for error in linked:
         for name in _names(error):
             if name in _BY_NAME:

@@ -1,8 +1,8 @@
 """What the real storages share.
 
 Paths are checked before anything is touched. Calls are counted. Filesystem exceptions become errors
-of segstore, without the values of the storage options. A storage pickles as its location and
-options, and opens again where it is unpickled.
+of segstore, without the values of the storage options. A storage is pickled as its location and
+options, and opened again when it is unpickled.
 """
 
 import os
@@ -45,16 +45,16 @@ T = TypeVar("T")
 Opener = Callable[..., Storage]
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-FOUND_FOLDERS = 10_000  # of a shared root; one more costs each of them a request again
+FOUND_FOLDERS = 10_000  # most folders remembered of a shared root; with more, all are forgotten
 
 
 class CheckedStorage(Storage):
     """The base of the real storages.
 
-    `options` are those the caller gave: `env:NAME` is resolved only on use, so a pickle does not
-    contain its value. `single_writer` is the caller's promise that only one process writes.
-    `opener` opens another location, as `open_storage` does; it must be a module-level function so
-    that it pickles.
+    `options` are those that the caller gave: `env:NAME` is resolved only on use, so a pickle does
+    not contain its value. `single_writer` is the caller's promise that only one process writes.
+    `opener` opens another location, as `open_storage` does; it must be a module-level function, to
+    be pickled.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class CheckedStorage(Storage):
         self._shared: dict[str, SharedRoot] = {}
 
     def connected(self, open_: Callable[[Mapping[str, Any]], Any], remedy: str = "") -> Any:
-        """Return what resolved options open; again in a forked child, and with other variables."""
+        """Return `open_(options)`, cached; called again in a forked child or with new variables."""
         session = os.getpid(), *read_variables(self._options)
         if self._connected is not None and self._connected[0] == session:
             return self._connected[1]
@@ -129,7 +129,7 @@ class CheckedStorage(Storage):
     def _delete(self, full: str) -> None: ...
 
     def _open_replacing(self, path: str, full: str) -> StagedWriter:
-        # An object that gets its name only when whole replaces another one in that same step.
+        # By default a staged object gets its name at commit, which replaces an existing object.
         return self._open_staged(path, full)
 
     def _open_scattered(
@@ -176,7 +176,7 @@ class CheckedStorage(Storage):
         return self.run("info", path, self._if_there, self._info, full) is not None
 
     def _if_there(self, work: Callable[P, T], *args: P.args, **kw: P.kwargs) -> T | None:
-        """Make a call whose answer is None where there is no such object."""
+        """Make a call that returns None if there is no such object."""
         try:
             return work(*args, **kw)
         except _ABSENT:
@@ -318,7 +318,7 @@ class CheckedStorage(Storage):
                 return
             full, size, modified_us = entry
             path = full.removeprefix(root)
-            # Consoles and some stores mark a folder by an empty object that ends with its slash.
+            # Consoles and some stores mark a folder by an empty object whose name ends with "/".
             marker = size == 0 and path[-1:] in ("", "/")
             if not (marker or path.startswith(".") or "/." in path):
                 yield ObjectInfo(path, size, modified_us)
@@ -332,7 +332,7 @@ class CheckedStorage(Storage):
         url = find_outer(self._real_location())
         if url is None:
             return None
-        # Resolve options for this root: options keyed by a prefix may not cover the outer folder.
+        # Resolve the options here: those keyed by a prefix may not cover the outer folder.
         options = resolve_storage_options(self._options, self.location)
         return type(self)(resolve_location(url), options, single_writer=self.single_writer)
 
@@ -355,8 +355,8 @@ class CheckedStorage(Storage):
     def _shared_read(self, path: str, here: Callable[[], T], there: Callable[[Storage], T]) -> T:
         """Read an object here, else from a shared root.
 
-        A folder whose object was found in a shared root is looked up there first from then on.
-        Names are never reused for other bytes, so this order only saves requests.
+        After an object was found in a shared root, its folder is looked up there first. Names are
+        never reused for other bytes, so this only saves requests.
         """
         roots = [root for root in self._shared.values() if path.startswith(root.folders)]
         if not roots:
@@ -416,10 +416,10 @@ class CheckedStorage(Storage):
         except self._foreign() as cause:
             failure = self._translate(verb, path, cause)
         try:
-            # Raised outside `except`, the failure has no context that shows the unredacted cause.
+            # Raise outside `except`, so that no context shows the unmasked cause.
             raise failure
         finally:
-            del failure  # breaks the cycle of failure and frame, which keeps all outer frames alive
+            del failure  # breaks the reference cycle of the failure and this frame
 
     def _translate(self, verb: str, path: str, cause: BaseException) -> SegstoreError:
         failure: SegstoreError
@@ -443,7 +443,7 @@ class CheckedStorage(Storage):
         return failure
 
     def _root_is_missing(self) -> bool:
-        """Tell whether what holds all objects, such as the bucket, is known to be missing."""
+        """Tell whether the container of all objects, such as the bucket, is known to be missing."""
         return False
 
     @property
@@ -459,7 +459,7 @@ class CheckedStorage(Storage):
 
 
 class SharedRoot:
-    """Another root; objects of `folders` (each with its `/`) missing here are read from it."""
+    """Another root, from which missing objects of `folders` (each with its `/`) are read."""
 
     def __init__(
         self, storage: Storage, folders: tuple[str, ...], agrees: Callable[[Storage], bool]
@@ -471,14 +471,14 @@ class SharedRoot:
         self._agreed = False
 
     def remember(self, folder: str) -> None:
-        """Look up a folder's objects here first from now on, if it is one of a job."""
+        """Look up a folder's objects in this root first from now on, if it is a job's folder."""
         if "/" in folder:
             if len(self.found) >= FOUND_FOLDERS:
                 self.found.clear()
             self.found.add(folder)
 
     def has_agreed(self) -> bool:
-        """Tell whether the other root may be read; it is asked until it has agreed."""
+        """Tell whether the other root may be read; `agrees` is called until it is True."""
         self._agreed = self._agreed or self.agrees(self.storage)
         return self._agreed
 

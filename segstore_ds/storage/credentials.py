@@ -1,8 +1,8 @@
-"""Storage options: choose those of a location, and keep their values out of texts.
+"""Storage options: chooses those of a location, and keeps their values out of texts.
 
 Options are flat, or keyed by URL prefix so that one call can use several accounts. A value
-``env:NAME`` is read from the environment of the process that opens the storage, so a plan can carry
-it without carrying the secret. Every text that leaves the storage layer passes a `Mask` first.
+``env:NAME`` is read from the environment of the process that opens the storage, so a pickled plan
+does not contain the secret. Every text that leaves the storage layer passes a `Mask` first.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ _HARMLESS = frozenset(
     {"account_name", "addressing_style", "default_location", "endpoint_url", "project", "region"}
     | {"region_name", "signature_version", "user_project"}
 )
-_SHORTEST = 4
-_CLOUDS = ("AWS_", "AZURE_", "FSSPEC_", "GCSFS_", "GOOGLE_")  # variables that name who asks
+_SHORTEST = 4  # characters from which on a secret is also masked inside words
+_CLOUDS = ("AWS_", "AZURE_", "FSSPEC_", "GCSFS_", "GOOGLE_")  # variables with credentials
 
 
 def resolve_storage_options(
@@ -38,7 +38,7 @@ def resolve_storage_options(
 
 
 def read_variables(options: Any) -> tuple[str | None, ...]:
-    """Return what the variables that options name hold now, in the options' order.
+    """Return the current values of the environment variables that options name, in order.
 
     >>> read_variables({"key": "env:NO_SUCH_VARIABLE", "anon": False})
     (None,)
@@ -50,9 +50,9 @@ def read_variables(options: Any) -> tuple[str | None, ...]:
 
 
 def digest_credentials(facts: Any) -> str | None:
-    """Return a digest of resolved options, and of the credentials that the environment holds.
+    """Return a digest of resolved options and of the credentials in the environment.
 
-    None if an option is an object: two of them may look alike and be of two users.
+    None if an option is an object, which can't be compared.
     """
     ambient = {name: os.environ[name] for name in os.environ if name.startswith(_CLOUDS)}
     user = getattr(os, "geteuid", int)()
@@ -157,8 +157,8 @@ class Mask:
     def cause(self, cause: BaseException) -> BaseException:
         """Return an exception that is safe to chain.
 
-        Tracebacks print a cause with its whole chain. So if a secret appears anywhere in the chain,
-        the result is a stand-in with a masked text; otherwise it is the same exception.
+        Tracebacks print a cause with its whole chain. So if the chain contains a secret, the result
+        is another exception with a masked text; otherwise it is the same one.
         """
         shows = any(
             self.apply(text) != text
@@ -186,7 +186,7 @@ def chain(cause: BaseException) -> Iterator[BaseException]:
 
 
 def _pattern(secret: str) -> str:
-    # A very short value would match inside words, so it is matched as a whole word only.
+    # A very short value could match inside words, so it is matched only as a whole word.
     escaped = re.escape(secret)
     return escaped if len(secret) >= _SHORTEST else rf"(?<!\w){escaped}(?!\w)"
 

@@ -1,6 +1,6 @@
-"""Storages whose filesystem takes an object in one call: memory, and any other one of fsspec.
+"""Storages that write an object in one call: memory, and other filesystems of fsspec.
 
-Other filesystems have no known exclusive create, so `create` looks and then writes. That is safe
+Other filesystems have no known exclusive create, so `create` checks and then writes. That is safe
 only if no other process writes, which the caller has to promise.
 """
 
@@ -21,7 +21,7 @@ from segstore_ds.storage.checked import CheckedStorage
 
 
 class Gate:
-    """A lock of this process; a child forked while it was held gets a new, free one."""
+    """A lock; a forked child gets a new, free one."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -35,7 +35,7 @@ _ALONE = Gate()
 
 
 def create_alone(storage: CheckedStorage, full: str, data: bytes) -> bool:
-    """Look for an object, then write it: exclusive among the threads of one process only."""
+    """Check for an object, then write it: exclusive only among the threads of one process."""
     with _ALONE.lock:
         with suppress(FileNotFoundError):
             storage._info(full)  # noqa: SLF001
@@ -132,7 +132,7 @@ class SingleWriterStorage(GatheringStorage):
         return self._get_range(full, 0, limit + 1)
 
     def _get_range(self, full: str, start: int, end: int) -> bytes:
-        # Ask for the size first: filesystems answer a range behind the end differently.
+        # Ask for the size first: filesystems differ in how they answer a range after the end.
         end = min(end, self._info(full)[0])
         if start >= end:
             return b""
@@ -224,13 +224,13 @@ _GATE = Gate()
 
 
 class MemoryStorage(GatheringStorage):
-    """Objects in `fsspec.filesystem("memory")`, whose other users see them.
+    """Objects in `fsspec.filesystem("memory")`, which its other users see, too.
 
     fsspec's exclusive mode checks and then writes; a lock makes that one step. Objects do not
-    outlive the process, and a forked child continues with its own copy.
+    outlive the process, and a forked child has its own copy.
     """
 
-    # Read the store's content directly: its file objects share one read position among threads.
+    # Read the content directly: threads would share the read position of a file object.
     def _get(self, full: str, limit: int | None) -> bytes:
         content = self._content(full)
         return content if limit is None else content[: limit + 1]
@@ -268,7 +268,7 @@ class MemoryStorage(GatheringStorage):
             found = [name for name in tuple(store) if name.startswith(prefix)]
             files = [(name, store.get(name)) for name in found]
         for name, file in files:
-            if file is not None:  # users of plain fsspec do not take the lock
+            if file is not None:  # users of plain fsspec delete without the lock
                 yield name, len(file.getvalue()), _modified_us(file)
 
     def _peek(self, folder: str, limit: int) -> list[str] | None:

@@ -3,8 +3,8 @@
 To create an object, a temporary file is written and synced, then hard-linked to its name. The link
 fails if the name is taken, so a name has one winner and never shows partial content. The order
 write, sync, link, sync of the folder must not change: it makes a commit survive a power loss. A
-crash in between leaves a file whose name starts with '.'; only `temporaries` lists it, and
-`maintain` deletes it once it is older than the grace.
+crash in between leaves a file whose name starts with '.'. Only `temporaries` lists it, and
+`maintain` deletes it after the grace.
 """
 
 # pathlib has neither fsync nor pread, and is slower on the commit path.
@@ -63,8 +63,8 @@ class LocalStorage(CheckedStorage):
 
     def _create(self, full: str, data: bytes) -> bool:
         folder = os.path.dirname(full)
-        # If the name is visibly taken, skip the write and its sync. Sync the folder anyway: the
-        # name may be our own, from an earlier try whose folder sync failed.
+        # If the name is taken, skip the write and its sync. Sync the folder anyway: the name may be
+        # our own, from an earlier try whose folder sync failed.
         if os.path.lexists(full):
             self._sync_entries(folder)
             return False
@@ -78,7 +78,7 @@ class LocalStorage(CheckedStorage):
         try:
             try:
                 made = link(temporary, full)
-            except OSError as cause:  # maybe after its effect
+            except OSError as cause:  # the link may be there all the same
                 raise _NotSyncedError(cause) from None
             self._sync_entries(folder)
         finally:
@@ -180,8 +180,8 @@ class LocalStorage(CheckedStorage):
         pending = [(folder, start)]
         while pending:
             folder, start = pending.pop()
-            # A folder may vanish between its listing and its visit: it then lists as empty. So
-            # does a file in its place, as in an object store.
+            # A folder may be deleted between its listing and its visit: it is then empty. A file
+            # in its place counts as an empty folder, as in an object store.
             gone = suppress(FileNotFoundError, NotADirectoryError)
             with gone, os.scandir(folder) as entries:
                 for entry in entries:
@@ -241,7 +241,7 @@ class LocalStorage(CheckedStorage):
                 os.rmdir(folder)
 
     def ensure_exclusive(self) -> None:
-        """Try the hard link that `create` needs, once per process and device."""
+        """Try the hard link that `create` needs; once per process and device."""
         if not self._probed:
             self.resume("probe", "", self._probe_links)
             self._probed = True
@@ -289,18 +289,18 @@ class _CreateError(Exception):
 
 
 class _NotLinkedError(_CreateError):
-    """It failed before its link (usually a full disk), so it did not take the name."""
+    """It failed before its link (usually a full disk), so the name is not taken."""
 
 
 class _NotSyncedError(_CreateError):
-    """It could not sync the folder: the name may be taken, but power loss may free it."""
+    """It could not sync the folder: the name may be taken, but not durably."""
 
 
 class LocalStagedWriter(StagedWriter, ScatteredWriter):
-    """Writes to the final name, or to a temporary one that is renamed at commit to `final`.
+    """Writes to the final name, or to a temporary one that `commit` renames to `final`.
 
-    It writes in order, or to any positions if the object's size was set. `full` is the file that
-    `descriptor` has open for writing. `path` is relative to the root, for errors.
+    It writes in order, or at any position if `size` was set. `full` is the file that is open for
+    writing as `descriptor`. `path` is relative to the root, for errors.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class LocalStagedWriter(StagedWriter, ScatteredWriter):
         return size
 
     def copy(self, source: int, size: int) -> bool:
-        """Append an open file of a size in the kernel; False if the kernel cannot copy it."""
+        """Append `size` bytes of an open file in the kernel; False if the kernel cannot copy it."""
         while self.size < size:
             most = min(size - self.size, local_files.AT_ONCE_BYTES)
             try:
@@ -398,7 +398,7 @@ def _write_hint(full: str, data: bytes) -> None:
     with suppress(FileNotFoundError):
         os.unlink(full)
     folder = os.path.dirname(full)
-    if os.path.basename(folder).startswith("_"):  # only hints lie in it, so nothing else makes it
+    if os.path.basename(folder).startswith("_"):  # a folder of hints alone, created by them
         with suppress(FileExistsError):
             os.mkdir(folder)
     descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -409,9 +409,9 @@ def _write_hint(full: str, data: bytes) -> None:
 
 
 def _overwrite(full: str, data: bytes) -> bool:
-    """Write a hint in place, which takes less than a new file.
+    """Write a hint in place, which is faster than a new file; False if that is not possible.
 
-    False if that is not possible, or the file is also a hard link, of a backup.
+    A file with further hard links, such as of a backup, is not overwritten.
     """
     try:
         descriptor = os.open(full, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

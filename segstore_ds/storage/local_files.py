@@ -1,8 +1,8 @@
-"""System calls of a local stream on files and folders. It knows nothing of objects.
+"""System calls on the files and folders of a local stream. It knows nothing of objects.
 
-Folders are created when a file needs them, and durable before the file is. The root and the folders
-directly in it are *lasting*. Once seen, they are never created again: if one disappears its content
-is gone too, and in an empty folder every name is free.
+Folders are created when a file needs them, and are durable before the file is. The root and the
+folders directly in it are *lasting*. Once seen, they are never created again: if one disappears,
+its content is gone, too, and in a new folder every name would be free.
 """
 
 # pathlib has neither fsync nor pread, and is slower on the commit path.
@@ -24,7 +24,7 @@ _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 # Without NONBLOCK, opening a named pipe in a stream's folder would block forever.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-# Errors of a kernel copy that the system, or this pair of filesystems, does not support.
+# Errors if the system, or this pair of filesystems, does not support a copy in the kernel.
 NO_COPY = frozenset(
     {
         errno.EXDEV,
@@ -42,7 +42,7 @@ TEMPORARY = ".tmp-"
 
 
 def open_regular(full: str) -> tuple[int, int]:
-    """Open a regular file to be read; return its descriptor and its size."""
+    """Open a regular file for reading; return its descriptor and its size."""
     descriptor = os.open(full, _READ)
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode):
@@ -54,13 +54,13 @@ def open_regular(full: str) -> tuple[int, int]:
 
 
 def close_read(descriptor: int) -> None:
-    """Close a file that was read; a failure takes nothing away from what was read."""
+    """Close a file that was read; ignore a failure."""
     with suppress(OSError):
         os.close(descriptor)
 
 
 def read_file(full: str, start: int, end: int | None) -> bytes:
-    """Read `[start, end)` of a regular file, or less if it ends before; None for its end."""
+    """Read `[start, end)` of a regular file, or less if it is shorter; None for its end."""
     descriptor, size = open_regular(full)
     try:
         end = size if end is None else min(end, size)
@@ -77,7 +77,7 @@ def read_file(full: str, start: int, end: int | None) -> bytes:
 
 
 def temporary_name(folder: str) -> str:
-    """Return a new name in a folder that no listing of objects shows."""
+    """Return a new name for a temporary file, which no listing of objects shows."""
     return f"{folder}/{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
 
 
@@ -89,7 +89,7 @@ def write(descriptor: int, view: memoryview) -> None:
 
 
 def write_all(descriptor: int, views: list[memoryview], start: int | None = None) -> None:
-    """Write all pieces, in as many calls as it takes: to `start`, or to the file's position."""
+    """Write all pieces, in as many calls as it takes, at `start` or at the file's position."""
     waiting = [view for view in views if view.nbytes]
     while waiting:
         if start is None:
@@ -108,7 +108,7 @@ def link(temporary: str, full: str) -> bool:
     try:
         os.link(temporary, full)
     except FileExistsError:
-        # NFS repeats a request whose answer was lost: the name may already be this same file.
+        # NFS repeats a request if the answer was lost: the name may already be this file.
         return _is_same(temporary, full)
     except OSError as cause:
         if cause.errno in _NO_LINKS:
@@ -131,7 +131,7 @@ def _is_same(temporary: str, full: str) -> bool:
 
 
 def sync_folder(folder: str) -> None:
-    """Make the entries of a folder durable, where the filesystem can."""
+    """Make the entries of a folder durable if the filesystem can."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -143,9 +143,9 @@ def sync_folder(folder: str) -> None:
 
 
 _TRIES = 8
-# Folders of jobs in which this process has staged objects, through handles that had synced the
-# lasting folders above. Each task of a job has a handle of its own, a folder's name is one job's
-# alone, and a sync takes milliseconds even where nothing has changed.
+# Folders of jobs in which this process has staged objects, after it had synced the lasting folders
+# above. So the handles of a job's other tasks need not sync these again: a sync takes milliseconds
+# even if nothing has changed. No two jobs have the same folder.
 _JOBS: dict[str, None] = {}
 _MOST_JOBS = 64
 
@@ -157,12 +157,12 @@ class LocalFolders:
         self._root = root
         self._url = url
         self._lasting: set[str] = set()
-        # The lasting folders whose entry is synced in their parent. Deeper folders come and go. One
-        # that reappears may be another process's and unsynced, so they are not remembered.
+        # The lasting folders whose entry is synced in their parent. Deeper folders are not kept:
+        # they may be deleted, and created again by another process without a sync.
         self._synced: set[str] = set()
 
     def open_staged(self, full: str) -> int:
-        """Open a new file of a job, whose other tasks may have made its folder in this process."""
+        """Open a new file in the folder of a job, whose other tasks may have created it."""
         folder = os.path.dirname(full)
         if folder in _JOBS:
             self._synced |= {self._root, self._lasting_of(folder)} - {folder}
@@ -171,28 +171,27 @@ class LocalFolders:
         return descriptor
 
     def open_new(self, full: str) -> int:
-        """Open a new file for writing, and make its folder first."""
+        """Create a new file, and its folder if necessary, and open it for writing."""
         folder = os.path.dirname(full)
         for _ in range(_TRIES):
             self.make(folder)
             try:
                 return os.open(full, NEW, 0o666)
-            except FileNotFoundError:  # deleting the last object of a folder deletes it, too
+            except FileNotFoundError:  # the deletion of its last object removes a folder
                 self._synced.discard(folder)
         raise FileNotFoundError(errno.ENOENT, "folder disappears repeatedly", folder)
 
     def make(self, folder: str) -> None:
         """Create a folder and those above it, and sync each entry in its parent.
 
-        Raises StorageError if a lasting folder (the root or one directly in it) has disappeared:
-        its content is gone too, and in an empty folder every name would be free again.
+        Raises StorageError if a lasting folder (the root or one directly in it) has disappeared.
         """
         if folder in self._synced:
             return
         missing = []
         above = folder
         while True:
-            seen = above in self._lasting  # before isdir: another thread may be creating it
+            seen = above in self._lasting  # before `isdir`, as another thread may be creating it
             if os.path.isdir(above):
                 break
             if seen:
@@ -212,7 +211,7 @@ class LocalFolders:
             if os.path.lexists(name) and not os.path.isdir(name):
                 raise NotADirectoryError(errno.ENOTDIR, "is a file", name)
             sync_folder(os.path.dirname(name))
-        # A folder that another process just created may be unsynced: sync it up to the root.
+        # Another process may have just created a folder without a sync: sync all up to the root.
         synced = [folder]
         root = self._root
         while above not in self._synced and f"{above}/".startswith(f"{root.rstrip('/')}/"):
@@ -222,7 +221,7 @@ class LocalFolders:
                 sync_folder(above)
             if above == "/":
                 break
-        # Only now: what is noted is never synced again, and a sync may have failed.
+        # Note them only after all syncs have succeeded: they are never synced again.
         for each in synced:
             self._note_synced(each)
 
@@ -232,7 +231,7 @@ class LocalFolders:
         return folder.rstrip("/") == root or os.path.dirname(folder).rstrip("/") == root
 
     def note_seen(self, folder: str) -> None:
-        """Note that a folder is there."""
+        """Note that a folder exists."""
         if folder in self._lasting or not self.is_lasting(folder):
             return
         self._lasting |= {self._root, folder}

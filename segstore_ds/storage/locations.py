@@ -1,9 +1,9 @@
 """Locations of streams: one canonical URL for every way to write a location.
 
-Reads the locations that Python, Spark and the command line pass. Pure: nothing is opened or
-requested; only a relative path depends on the process's current directory. A location that is
-ambiguous, or that would silently mean another place than the caller thinks (``s3:/bucket``, ``~``,
-a list of paths), is refused with the way to write it.
+Parses the locations that Python, Spark and the command line pass. Pure: it opens nothing and sends
+no request; only a relative path depends on the current directory. A location that is ambiguous, or
+that could mean another place than the caller thinks (``s3:/bucket``, ``~``, a list of paths), is
+refused, and the error says how to write it.
 """
 
 import json
@@ -24,13 +24,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
 BUCKETS = ("s3", "gs", "abfs")
 _NAMELESS = ("file", "memory")
-_OURS = (*BUCKETS, *_NAMELESS)  # fsspec need not be asked
+_OURS = (*BUCKETS, *_NAMELESS)  # known without fsspec
 _ARCHIVES = (".egg", ".jar", ".zip")
 _STRAY_BYTE = re.compile("[\udc80-\udcff]")
 _ABFS_HOST = re.compile(r"[^@:]+@[A-Za-z0-9.\-]+")
-# In these schemes the text before an @ is no user name, unless it has a colon and a password.
+# In these schemes the text before an @ is a user name only if it has a colon and a password.
 _USERLESS = frozenset({"file", "memory", "abfs", "abfss", "az"})
-# Filesystems that wrap another one, or that a stream cannot be written to.
+# Filesystems that wrap another one, or that can't store a stream.
 _NO_PLACE = frozenset(
     {"abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "blockcache", "cached", "data", "dir"}
     | {"filecache", "generic", "git", "github", "gitlab", "http", "https", "jlab", "jupyter"}
@@ -43,8 +43,8 @@ class Location:
     """The place of a stream or of a folder of streams.
 
     `scheme` is `file`, `memory`, `s3`, `gs`, `abfs` or another scheme of fsspec. `url` is the
-    canonical URL, without a trailing slash; it holds no secrets, because every error shows it.
-    `path` is the same place in the filesystem's own form, without scheme.
+    canonical URL, without a trailing slash and without secrets, because errors show it. `path` is
+    the same place in the filesystem's own form, without the scheme.
     """
 
     scheme: str
@@ -99,7 +99,7 @@ def find_inner(url: str, name: str) -> str | None:
     """Return the canonical URL of a listed folder; None if no location can name it.
 
     `url` is the canonical URL of the containing folder, and `name` is the folder's name in the
-    store. With None, no stream can be created or opened there.
+    store. If there is none, no stream can be there.
 
     >>> find_inner("file:///x", "a?b"), find_inner("s3://b", "a?b")
     ('file:///x/a%3Fb', None)
@@ -130,7 +130,7 @@ def find_outer(location: Location) -> str | None:
 
 
 def split_pattern(url: str | os.PathLike[str]) -> tuple[str, str] | None:
-    """Return folder and pattern of a location whose last part holds a *; None of any other one.
+    """Return folder and pattern of a location whose last part has a *; else None.
 
     >>> split_pattern("s3://b/streams/eu-*"), split_pattern("s3://b/streams")
     (('s3://b/streams', 'eu-*'), None)
@@ -149,7 +149,7 @@ def split_pattern(url: str | os.PathLike[str]) -> tuple[str, str] | None:
 
 
 def shown(text: str) -> str:
-    """Remove possible secrets from a location for an error: user, password, query, fragment.
+    """Mask possible secrets in a location for an error: user, password, query, fragment.
 
     >>> shown("s3://key:secret@bucket/x?X-Amz-Signature=abc"), shown("s3://bucket/x#token=abc")
     ('s3://***@bucket/x?***', 's3://bucket/x#***')
@@ -157,7 +157,7 @@ def shown(text: str) -> str:
     if matched := _ADDRESS.fullmatch(text):
         scheme, start, rest = matched.groups()
         hidden, _, place = rest.rpartition("@")
-        # A password may contain slashes, so everything that may be part of one is removed.
+        # A password may contain slashes, so everything before the last @ is masked.
         user = "@" in rest.partition("/")[0] and scheme.lower() not in _USERLESS
         if ":" in hidden or user:
             text = f"{scheme}{start}***@{place}"
@@ -205,7 +205,7 @@ def _location_text(url: object) -> str:
 
 
 def _refuse_unwritable(text: str, location: str, errors: str = "strict") -> None:
-    """Refuse half of a surrogate pair, which no store can have in a name."""
+    """Refuse a lone surrogate, which no store can have in a name."""
     try:
         text.encode(errors=errors)
     except UnicodeEncodeError:
@@ -266,7 +266,7 @@ def _local(text: str) -> Location:
     absolute = text if text.startswith("/") else posixpath.join(os.getcwd(), text)  # noqa: PTH109
     path = "/" + _normal_parts(absolute, text)
     _refuse_unwritable(path, text, "surrogateescape")
-    # Escape only what a URI would read differently, so that the URL stays readable.
+    # Escape only what has a meaning in a URI, so that the URL stays readable.
     return Location("file", "file://" + _escaped(path).rstrip("/"), path)
 
 
@@ -333,7 +333,7 @@ def _bucket(scheme: str, rest: str, text: str) -> Location:
 def _other(scheme: str, rest: str, text: str) -> Location:
     host, _, path = rest.partition("/")
     user, _, port = host.partition(":")
-    # A slash in a password ends the host: the text after the colon is then not a port.
+    # A password with a slash: the text between the colon and the slash is then no port.
     cut = "@" in path and port and not port.isdecimal() and not user.startswith("[")
     if cut or (":" in host.partition("@")[0] and "@" in host):
         raise InvalidInputError(
@@ -348,18 +348,18 @@ def _other(scheme: str, rest: str, text: str) -> Location:
 def load_fsspec(module: str = "fsspec") -> Any:
     """Return fsspec, or a module that imports it; a local location needs neither.
 
-    When it is imported, fsspec asks everything on `sys.path` for entry points. In Spark's workers
-    these are also the archives of pyspark, py4j and Spark's core, with ten thousand names, and each
-    process that Spark starts would read them again. So there they are not searched.
+    When it is imported, fsspec searches everything on `sys.path` for entry points. In Spark's
+    workers this includes the archives of pyspark, py4j and Spark's core, with ten thousand names,
+    which each process would read again. So there archives are not searched.
     """
-    # pyspark refuses to import this module anywhere but in a worker, and each kind of worker does.
+    # Every worker imports this module of pyspark, and nothing else can.
     if "pyspark.worker_util" in sys.modules and "fsspec" not in sys.modules:
         whole = sys.path
         sys.path = [entry for entry in whole if not entry.endswith(_ARCHIVES)]
         try:
             import_module("fsspec")
         except ImportError:
-            pass  # it is in an archive itself
+            pass  # fsspec itself is in an archive
         finally:
             sys.path = whole
     return import_module(module)

@@ -1,11 +1,11 @@
 """Object stores through fsspec: S3, Google Cloud Storage, Azure.
 
-Exclusive create is the store's own conditional put. The name of a custom endpoint does not tell
-whether it honours the condition, so a writing process tries it first, once per endpoint.
+Exclusive create is the store's own conditional put. A custom endpoint may ignore the condition, so
+a process tries it before its first write, once per endpoint.
 
 The clients repeat refused connections for up to minutes, each in its own way. That is right for a
 store that has answered before, and wrong for one that may be misspelt or down. So a process first
-connects to an endpoint by itself, for at most ten seconds.
+opens a connection to an endpoint itself, and waits for it at most ten seconds.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ from segstore_ds.storage.uploads import LEAST_PART_BYTES, MOST_PARTS, UPLOADS, P
 _LOG = logging.getLogger(__name__)
 NOTICE_S = 2.0
 PATIENCE_S = 10.0
-_AGAIN_S = 0.25  # between two attempts, and two addresses of one host
-_answered: set[str] = set()  # endpoints that have, in this process
-_gave_up: dict[str, float] = {}  # endpoint -> when
+_AGAIN_S = 0.25  # pause between two attempts, and between two addresses of one host
+_answered: set[str] = set()  # endpoints that have answered in this process
+_gave_up: dict[str, float] = {}  # when this process last failed to connect to an endpoint
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PROBED: set[str] = set()
 _ANSWERED = ("get", "get_range", "info", "create", "put")
@@ -54,9 +54,9 @@ T = TypeVar("T")
 
 
 class FirstContact:
-    """A block with the first call to an endpoint; a warning after two seconds says where it is.
+    """Surrounds the first call to an endpoint, and logs a warning if it takes over two seconds.
 
-    `answers` says that the endpoint has answered if the call succeeds.
+    `answers` says that success of the call means an answer of the endpoint.
     """
 
     def __init__(self, endpoint: str, *, answers: bool) -> None:
@@ -79,7 +79,7 @@ class FirstContact:
             _answered.add(self._endpoint)
 
     def connect(self, loop: Any) -> None:
-        """Wait until the endpoint accepts a connection, unless a proxy stands before it."""
+        """Wait until the endpoint accepts a connection, unless there is a proxy."""
         scheme, host = self._parts.scheme, self._parts.hostname or ""
         port = self._parts.port or (80 if scheme == "http" else 443)
         if {scheme, "all"} & getproxies().keys() and not proxy_bypass(host):
@@ -149,8 +149,8 @@ class ObjectStorage(CheckedStorage):
         return result
 
     def _root_is_missing(self) -> bool:
-        # Most answers "not found" do not say of what: of a HEAD, and all that gcsfs passes on. So
-        # the first one is followed by a listing, unless something has been found before.
+        # Most "not found" answers do not say whether the object or the bucket is missing: those to
+        # a HEAD, and all of gcsfs. So list the bucket, unless it has been found before.
         try:
             return not (self._bucket_found or self._first_keys(self.location.path, 1) is not None)
         except FileNotFoundError:
@@ -175,7 +175,7 @@ class ObjectStorage(CheckedStorage):
         except FileNotFoundError:
             raise
         except self._foreign():
-            # Each store refuses a range wholly behind the end in its own way.
+            # Each store has its own error for a range after the end.
             if self._info(full)[0] > start:
                 raise
             return b""
@@ -186,7 +186,7 @@ class ObjectStorage(CheckedStorage):
         return size, _microseconds(when)
 
     def _create(self, full: str, data: bytes) -> bool:
-        if self.single_writer:  # promised where the store lacks the condition, or ignores it
+        if self.single_writer:  # the store may lack conditional puts, or ignore the condition
             return create_alone(self, full, data)
         try:
             self.fs.pipe_file(full, bytes(data), mode="create")
@@ -200,7 +200,7 @@ class ObjectStorage(CheckedStorage):
         self.fs.pipe_file(full, bytes(data))
 
     def _open_staged(self, path: str, full: str) -> StagedWriter:
-        # A larger piece that is written at once becomes one part.
+        # The least size: a larger piece that is written at once becomes one part.
         return ObjectStagedWriter(self, path, self.fs.open(full, "wb", block_size=LEAST_PART_BYTES))
 
     def _open_scattered(
@@ -212,7 +212,7 @@ class ObjectStorage(CheckedStorage):
         return PartsWriter(self, path, full, self.fs, (size, part_bytes))
 
     def _copies_from(self, source: CheckedStorage) -> bool:
-        # The same credentials must read there and write here, at the same endpoint.
+        # One endpoint, with credentials that can read there and write here.
         return (
             self._store.copies
             and isinstance(source, ObjectStorage)
@@ -273,7 +273,7 @@ class ObjectStorage(CheckedStorage):
     def _peek(self, folder: str, limit: int) -> list[str] | None:
         key = folder.partition("/")[2]
         prefix = f"{key}/" if key else ""
-        # One more, for the empty object with which consoles mark an empty folder.
+        # One more than `limit`, as the empty object that marks a folder is left out.
         found = self._first_keys(folder, limit + 1)
         if found or not key:
             return [name.removeprefix(prefix) for name in found if name != prefix]
@@ -293,7 +293,7 @@ class ObjectStorage(CheckedStorage):
             self.fs.rm_file(full)
 
     def ensure_exclusive(self) -> None:
-        """Check the packages' versions and try a custom endpoint, once per process and endpoint."""
+        """Check the packages' versions; try a custom endpoint once per process."""
         if self.single_writer:
             return
         self._store.check_versions()
@@ -306,14 +306,14 @@ class ObjectStorage(CheckedStorage):
         full = f"{self.location.path}/{PROBE}{secrets.token_hex(16)}"
         first, second = secrets.token_bytes(16), secrets.token_bytes(16)
         try:
-            # The first answer counts for nothing: it is a no if the client had to try again.
+            # Ignore the first answer: it is False if the client had to repeat the request.
             self._create(full, first)
             again = self._create(full, second)
             kept = self._store.read_whole(self.fs, full) == first
         except self._foreign() as cause:
             if not is_unsupported(cause):
                 raise
-            self._put(full, first)  # fails, too, if it is another header that the store refuses
+            self._put(full, first)  # fails if the store refuses another header than the condition
             again, kept = True, False
         finally:
             with suppress(*self._foreign()):
@@ -344,7 +344,7 @@ class ObjectStagedWriter(StagedWriter):
         self._storage.stats.add_written(view.nbytes)
 
     def write_all(self, pieces: Sequence[Any]) -> None:  # noqa: D102
-        # Written one by one, the pieces would be cut into parts of the smallest size.
+        # One by one, the pieces would become parts of the least size.
         self.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def commit(self) -> int:  # noqa: D102

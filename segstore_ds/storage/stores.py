@@ -1,7 +1,7 @@
 """What differs between the object stores: their fsspec classes, versions, errors and requests.
 
-Each store is opened through the exact class that was examined. A class that a user registered under
-the same scheme is not used, because most of fsspec accepts exclusive creation and ignores it.
+Each store is opened through the class that was tested. A class that a user registered for the same
+scheme is not used: most of fsspec accepts the mode for exclusive creation and ignores it.
 """
 
 import importlib
@@ -29,12 +29,12 @@ class ObjectStore(ABC):
     least_versions: ClassVar[Mapping[str, str]]
     own_hosts: ClassVar[tuple[str, ...]]
     foreign_classes: ClassVar[tuple[str, ...]]
-    other_names: ClassVar[Mapping[str, str]] = {}  # another library's option -> its remedy
+    other_names: ClassVar[Mapping[str, str]] = {}  # remedies by the options of other libraries
     patience: ClassVar[frozenset[str]]  # options by which a caller says how long to wait
-    copies: ClassVar[bool] = False  # inside the store, between any two buckets; tested
+    copies: ClassVar[bool] = False  # the store can copy between any two buckets; tested
 
     def connect(self, location: Location, options: Mapping[str, Any]) -> Any:
-        """Create fsspec's filesystem from resolved options, without listing caches or a request."""
+        """Create fsspec's filesystem from resolved options, without caches; sends no request."""
         self._refuse_other_names(options)
         cls = getattr(_import(self.module, self.extra), self.class_name)
         return cls(**{**self.location_options(location), **options, "use_listings_cache": False})
@@ -66,7 +66,7 @@ class ObjectStore(ABC):
         return tuple(classes)
 
     def check_versions(self) -> None:
-        """Refuse packages from before exclusive create worked."""
+        """Refuse packages whose exclusive create does not work yet."""
         for package, least in self.least_versions.items():
             found = str(_import(package, self.extra).__version__)
             if version_tuple(found) < version_tuple(least):
@@ -92,7 +92,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def is_taken(self, cause: BaseException) -> bool:
-        """Return True only if the store itself said that the object of a failed create exists."""
+        """Tell whether the store itself said that the object of a failed create exists."""
 
     def read_whole(self, fs: Any, full: str) -> bytes:
         """Read an object, named by bucket and key, in one request."""
@@ -108,7 +108,7 @@ class ObjectStore(ABC):
         """
 
     def keys_from(self, fs: Any, bucket: str, prefix: str, start: str) -> list[str]:
-        """Return the keys of a folder, of which those before `start` may be left out.
+        """Return the keys of a folder; those before `start` may be left out.
 
         `prefix` is the folder with its `/`. Raises FileNotFoundError if there is no such bucket.
         """
@@ -118,7 +118,7 @@ class ObjectStore(ABC):
         return [name.removeprefix(f"{bucket}/") for name in found]
 
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:
-        """Ask for an object's size in bytes and modification time, bypassing every cache."""
+        """Ask the store, and no cache, for an object's size in bytes and modification time."""
         fs.invalidate_cache()
         return self.size_and_time(fs.info(full))
 
@@ -175,7 +175,7 @@ class S3Store(ObjectStore):
 
     def connect(self, location: Location, options: Mapping[str, Any]) -> Any:  # noqa: D102
         fs = super().connect(location, options)
-        # s3fs checks most options only here, and raises TypeError and the like.
+        # Only this makes s3fs check most options; it raises TypeError and the like.
         _ = fs.s3
         return fs
 
@@ -183,7 +183,7 @@ class S3Store(ObjectStore):
         return super().has_own_patience(options.get("config_kwargs") or {})
 
     def endpoint(self, fs: Any) -> str:  # noqa: D102
-        # The client also knows settings from the environment or a profile.
+        # This includes settings from the environment or a profile.
         return str(fs.s3.meta.endpoint_url)
 
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
@@ -191,7 +191,7 @@ class S3Store(ObjectStore):
         return _s3_code(cause) in ("PreconditionFailed", "412")
 
     def read_whole(self, fs: Any, full: str) -> bytes:  # noqa: D102
-        # With more concurrency s3fs asks for the size first.
+        # With more concurrency s3fs would ask for the size first.
         content: bytes = fs.cat_file(full, max_concurrency=1)
         return content
 
@@ -204,7 +204,8 @@ class S3Store(ObjectStore):
 
     def keys_from(self, fs: Any, bucket: str, prefix: str, start: str) -> list[str]:  # noqa: D102
         found: list[str] = []
-        # What sorts behind a key without its last character begins with the key or before it.
+        # StartAfter excludes its key, so drop the last character: a few keys before `start` do no
+        # harm.
         page = {"StartAfter": start[:-1]}
         while True:
             answer = fs.call_s3(
@@ -264,7 +265,7 @@ class GcsStore(ObjectStore):
             asked["maxResults"] = limit - len(keys)
             page = fs.call("GET", "b/{}/o", bucket, json_out=True, **asked)
             keys += [entry["name"] for entry in page.get("items", ())] + page.get("prefixes", [])
-            asked["pageToken"] = page.get("nextPageToken")  # also of a page that holds no key
+            asked["pageToken"] = page.get("nextPageToken")  # also after a page without keys
             if asked["pageToken"] is None or len(keys) >= limit:
                 return keys
 
@@ -338,7 +339,7 @@ class AzureStore(ObjectStore):
         return keys
 
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
-        # adlfs reports every conflict as an existing blob, even a container being deleted.
+        # adlfs reports every conflict as an existing blob, even if a container is being deleted.
         return any(
             str(getattr(linked, "error_code", "")).endswith(("BlobAlreadyExists", "ALREADY_EXISTS"))
             for linked in chain(cause)
@@ -349,7 +350,7 @@ STORES: Mapping[str, ObjectStore] = {"s3": S3Store(), "gs": GcsStore(), "abfs": 
 
 
 def version_tuple(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a package's version, comparable.
+    """Return the leading numbers of a package's version, for comparisons.
 
     >>> version_tuple("2025.7.0rc1") < version_tuple("2025.10")
     True

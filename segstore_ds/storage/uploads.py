@@ -1,4 +1,4 @@
-"""Uploads in numbered parts, which may be sent in any order and at once."""
+"""Uploads in numbered parts, which may be sent in any order and in parallel."""
 
 import threading
 import uuid
@@ -13,12 +13,12 @@ from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.storage.base import ScatteredWriter
 from segstore_ds.storage.checked import CheckedStorage
 
-LEAST_PART_BYTES = 5 << 20  # of S3, but for the last part
+LEAST_PART_BYTES = 5 << 20  # least size that S3 accepts, except for the last part
 MOST_PARTS = 10_000
 
 
 class S3Upload:
-    """One multipart upload of an object, named by bucket and key."""
+    """One multipart upload of an object; `full` is bucket and key."""
 
     def __init__(self, fs: Any, full: str) -> None:
         self._fs = fs
@@ -28,7 +28,7 @@ class S3Upload:
         self._place_of_parts = {**self._place, "UploadId": answer["UploadId"]}
 
     def put(self, number: int, data: bytes) -> Mapping[str, Any]:
-        """Send a part; return what `complete` needs of it."""
+        """Send a part; return its entry for `complete`."""
         answer = self._fs.call_s3(
             "upload_part", **self._place_of_parts, PartNumber=number, Body=data
         )
@@ -37,7 +37,7 @@ class S3Upload:
         return {"PartNumber": number, "ETag": answer["ETag"], **checksums}
 
     def complete(self, parts: Sequence[Mapping[str, Any]]) -> None:
-        """Make the object of parts in the order of their numbers."""
+        """Create the object from its parts, in the order of their numbers."""
         self._fs.call_s3(
             "complete_multipart_upload", **self._place_of_parts, MultipartUpload={"Parts": parts}
         )
@@ -48,10 +48,10 @@ class S3Upload:
 
 
 class AzureUpload:
-    """Blocks of one blob, which a list of them commits.
+    """Blocks of one blob, committed by a list of their ids.
 
-    Writers of one blob share its uncommitted blocks. So each block has an id of its own: a list
-    never holds a block that another writer, or a part's first try, sent.
+    Writers of one blob share its uncommitted blocks. So every block sent gets a unique id: a list
+    never names a block of another writer, or of an earlier try.
     """
 
     def __init__(self, fs: Any, full: str) -> None:
@@ -66,14 +66,14 @@ class AzureUpload:
         return {"id": block}
 
     def complete(self, parts: Sequence[Mapping[str, Any]]) -> None:
-        """Make the blob of blocks in the order of their numbers."""
+        """Create the blob from its blocks, in the order of their numbers."""
         block = import_module("azure.storage.blob").BlobBlock
         blocks = [block(part["id"]) for part in parts]
-        # As adlfs marks what is no folder.
+        # adlfs sets this for every blob that is no folder.
         self._call("commit_block_list", block_list=blocks, metadata={"is_directory": "false"})
 
     def abort(self) -> None:
-        """Leave the blocks: the service deletes them with the blob's next list, or in a week."""
+        """Do nothing: the service deletes the blocks with the blob's next list, or in a week."""
 
     def _call(self, method: str, **arguments: Any) -> None:
         async def call() -> None:
@@ -141,7 +141,7 @@ class PartsWriter(ScatteredWriter):
 
 
 def _whole(pieces: Sequence[Any]) -> bytes:
-    """Return pieces as bytes, without a copy if they are one whole bytes object."""
+    """Return pieces as bytes, without a copy if they are one complete bytes object."""
     if len(pieces) == 1:
         view = memoryview(pieces[0])
         if isinstance(view.obj, bytes) and len(view.obj) == view.nbytes:
