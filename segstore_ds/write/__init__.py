@@ -1,1 +1,1 @@
-"""Writing: a request, the job planned from it, its tasks, and the append that commits them."""
+"""Writing: a request, the job that is planned from it, its tasks, and the commit of an append."""

@@ -3,9 +3,9 @@
 Every attempt checks, in this order: the stream is the one that was planned on; the writer's batch
 is new (a known batch is done, whatever else changed); the stream is not sealed; the segments were
 staged at or above the staging floor; the expected tail and version hold; the rules are those that
-the events were checked by; the schema is compatible.
-Then segment numbers and offsets are assigned in task order. Appends never conflict with appends:
-an append that loses a race is planned again on the newer root.
+the events were checked by; the schema is compatible. Then segment numbers and offsets are assigned
+in task order. Appends never conflict with each other: an append that loses a race is planned again
+on the newer root.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ from segstore_ds.write.job import WriteJob
 from segstore_ds.write.staged import StagedTask, check_floor
 from segstore_ds.write.task_writer import stage_frames
 
-_JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # frames of several tasks share most of their bytes
+_JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # joined, frames of several tasks are much smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,10 @@ class AppendPlan:
 
     job: WriteJob  # what was planned, with the schema of the segments
     segments: tuple[SegmentEntry, ...]  # ordered by offset
-    # The number of events that the tasks received, and their statistics, which identify a
-    # repeat of the batch. The segments hold all of these events, except where the planner found
-    # the writer's batch committed, so that nothing was staged.
+    # Number and statistics of the events that the tasks received, which identify a repeated batch.
+    # The segments hold all of these events; none if the planner found the batch committed.
     facts: BatchFacts
-    # All events of a small write, which has no segments: the root takes them.
+    # All events of a small write, which has no segments: they become an inline segment.
     frame: Frame | None = field(default=None, repr=False)
 
     @classmethod
@@ -87,7 +86,7 @@ def has_rules(root: Root, job: WriteJob) -> bool:
 
 
 def check_preconditions(root: Root, plan: AppendPlan) -> None:
-    """Check everything but the schema, in the order that the module docstring gives. Pure."""
+    """Check everything but stream, batch and schema, in the module's order. Pure."""
     if root.sealed:
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
     check_floor(root, plan.job.token)
@@ -104,7 +103,8 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
 def check_staged_rows(plan: AppendPlan) -> None:
     """Raise unless the segments hold all rows that the tasks received. Pure.
 
-    The tasks of a batch that was planned as committed stage nothing.
+    Tasks stage nothing if the planner found the batch committed. Then another process may have
+    taken the writer over and set it back.
     """
     rows = plan.facts.rows
     staged = plan.frame.rows if plan.frame else sum(segment.rows for segment in plan.segments)
@@ -121,7 +121,7 @@ def check_staged_rows(plan: AppendPlan) -> None:
 
 
 def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
-    """Return the root with segments appended in the plan's order; its place is to come. Pure."""
+    """Return the root with segments appended in the plan's order, still without its place. Pure."""
     job = plan.job
     first = epoch << 32 | root.next_segment
     entries = [segment.numbered(first + place) for place, segment in enumerate(plan.segments)]
@@ -135,7 +135,7 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
         claim = Writer(key.owner, key.batch_id, slot.version, rows, tail)
         writers[key.writer_id] = replace(claim, fingerprint=encode_fingerprint(plan.facts))
         if key.claim:
-            writers[key.claim] = claim  # only its owner is read
+            writers[key.claim] = claim  # only the owner matters
     appended = root.changed(
         entries=(*root.entries, *entries),
         next_segment=root.next_segment + len(entries),
@@ -150,9 +150,9 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
 
 
 def drop_below(root: Root, head: int, slot: Slot) -> Root:
-    """Return the root with its head moved up, retiring what lies wholly below it. Pure.
+    """Return the root with its head moved up; retire what is wholly below it. Pure.
 
-    A segment or part that straddles the head stays. An inline segment has nothing to retire.
+    A segment or part that the head divides stays. An inline segment has no object to retire.
     """
     gone_parts = tuple(part for part in root.parts if part.end <= head)
     parts = root.parts[len(gone_parts) :]
@@ -173,7 +173,7 @@ def _ordered(tasks: Sequence[StagedTask]) -> Sequence[StagedTask]:
 
 
 def _runs(tasks: Sequence[StagedTask]) -> Iterator[tuple[list[StagedTask], Sequence[SegmentEntry]]]:
-    """Yield each run of neighbouring tasks that sent frames, and the segments staged behind it."""
+    """Yield each run of neighbouring tasks that sent frames, and the segments that follow it."""
     run: list[StagedTask] = []
     for task in _ordered(tasks):
         if task.frames:
@@ -193,15 +193,15 @@ class Appender:
     def stage_inline(
         self, tasks: Sequence[StagedTask], *, token: str, storage: Storage | None = None
     ) -> tuple[SegmentEntry, ...]:
-        """Return all segments in task order, after staging the frames that tasks sent inline.
+        """Stage the inline frames of tasks, and return all segments in task order.
 
-        Each run of neighbouring tasks that sent frames becomes one segment, so task order holds.
+        Each run of neighbouring tasks that sent frames becomes one segment.
         """
-        # New names per call: a job may be committed twice, and each commit may delete what it
-        # wrote.
+        # Every call uses new names: a job may be committed twice, and each commit may delete its
+        # own objects.
         version = names.parse_token_version(token)
         nonce, attempt = self._context.clock.new_id()[:12], "0"
-        if version is None:  # of a copy, whose objects all lie in one folder
+        if version is None:  # a copy, whose objects are all in one folder
             folder, attempt = token, nonce
         else:
             folder = names.build_token(version, nonce)
@@ -217,7 +217,7 @@ class Appender:
         return tuple(segments)
 
     def join_inline(self, tasks: Sequence[StagedTask], job: WriteJob) -> Frame | None:
-        """Return the frame of a write that the commit itself can hold; None for any other write."""
+        """Return all events of a write as one frame, if it is small enough to be inline."""
         frames = [frame for task in _ordered(tasks) for frame in task.frames]
         if not frames or [task for task in tasks if task.segments]:
             return None
@@ -232,11 +232,11 @@ class Appender:
         return frame if frame.data.size <= FRAME_MOST_BYTES else None
 
     def check_visible(self, tasks: Sequence[StagedTask], job: WriteJob | None = None) -> None:
-        """Raise InvalidInputError if a local staged object is missing in this process.
+        """Raise InvalidInputError if this process can't see a staged object on a local disk.
 
-        Then the tasks wrote to disks that this process does not share, unless the newest root says
-        why the objects of `job` are gone: their batch is committed, or the error is the one that
-        the commit would raise. Only local files are checked, where a stat costs nothing.
+        Then the tasks wrote to a disk that this process does not share. But the objects of `job`
+        may also be deleted: if the batch is committed, nothing is raised, and if they are below the
+        staging floor, StagedExpiredError.
         """
         if not self._context.storage.url.startswith("file:"):
             return
@@ -264,7 +264,7 @@ class Appender:
     def commit(self, plan: AppendPlan) -> Commit:
         """Commit staged segments, exactly once for a writer's batch.
 
-        A plan without segments, writer or change of the stream writes no commit.
+        Nothing is committed for a plan without segments, writer or change of the stream.
         """
         job, key = plan.job, plan.job.request.writer
         frame, segments = plan.frame, plan.segments
@@ -275,7 +275,8 @@ class Appender:
         def build(root: Root, slot: Slot) -> Change[Commit | None]:
             check_stream(root, job.stream_id)
             if key is not None:
-                # Of a batch that is repeated nobody knows how many events became dead letters.
+                # With dead letters, the rows of a repeated batch can't be compared: it is unknown
+                # how many of them were refused.
                 ruled = RULES_PROPERTY in root.properties
                 facts = None if ruled and has_letters(root) else plan.facts
                 known = find_repeated(self._context.status, root, key, batch=facts)

@@ -1,16 +1,16 @@
 """The long-lived appender: takes events one by one or in batches, commits by size, time or call.
 
 Until a flush, events are staged as in any write: encoded, in the write cache or in objects that no
-commit names. Each can be read back at once by its place, and gets its offset by a commit.
+commit names. Each can be read back at once by its place; the commit assigns its offset.
 
-Events are gathered in a *group*; one commit takes one group. While it is in flight, the next events
-are gathered in the next group, so an append does not wait for a commit. `wait` shares commits: one
-thread, the lead, commits for all threads that wait. While no event is due it refers to the appender
-only weakly, so that one that nobody uses any more comes to an end.
+Events are gathered in a *group*, and one commit commits one group. Meanwhile the next events are
+gathered in the next group, so an append does not wait for a commit. Threads that `wait` share
+commits: one thread, the lead, commits for all of them. While no event is due, the lead has only a
+weak reference to the appender, so an unused appender can be garbage-collected.
 
 The first failure is kept, and every later append and flush raises it until `resume`: only the
-caller can decide whether to repeat. Reading back still works. Closing never commits: `flush` does,
-and so do the end of a `with` block without an error, of the process, and of the last reference.
+caller can decide whether to repeat. Reading back still works. `close` never commits. These do:
+`flush`, the end of a `with` block without an error, the end of the process, and garbage collection.
 """
 
 import bisect
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-_BUSY_S = 60.0  # the end of the commit in flight comes first
+_BUSY_S = 60.0  # longest wait; the end of the commit in flight wakes the lead up before
 _AFTER_FAILURE = (
     "when the cause has passed, call resume() of this appender: it keeps the events that are not "
     "committed for the next flush"
@@ -68,25 +68,23 @@ class FlushLimits:
 
     bytes: int  # unflushed bytes, before compression
     rows: int  # unflushed events
-    seconds: float | None  # age of the oldest unflushed event; None for never
-    linger_s: float  # how long a commit that threads wait for may gather more of them
+    seconds: float | None  # age of the oldest unflushed event; None for no limit
+    linger_s: float  # how long a commit that threads wait for may wait for more threads
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnds:
-    """What the appender uses of its own stream handles."""
+    """The functions of a stream that an appender uses."""
 
     schema: pa.Schema  # the stored schema of the stream's events
-    # Plans the write of the next group, and looks for the newest version if asked to; may run while
-    # `commit` does.
+    # Plans the write of the next group, on the newest version if True; may run during `commit`.
     plan: Callable[[bool], WriteJob]
     # Commits the staged task; deletes none of its objects on failure.
     commit: Callable[[WriteJob, StagedTask], Commit]
-    # Finds and acknowledges the commit of a job of so many rows that failed at a version; None if
-    # there is none, CommitUnknownError if that is not known.
+    # Finds and acknowledges the commit of a job, by its rows and the version where it failed;
+    # returns None if there is none, raises CommitUnknownError if that is not known.
     settle: Callable[[WriteJob, int, int | None], Commit | None]
-    # Reads the events of an offset range, as of the newest version; may run while `commit`
-    # does.
+    # Reads the events of an offset range, as of the newest version; may run during `commit`.
     read: Callable[[int, int], Iterable[pa.RecordBatch]]
 
 
@@ -112,17 +110,17 @@ class LiveAppender:
         self._process = os.getpid()
         # No code of the caller runs with the lock held, so no thread takes it twice.
         self._lock = threading.RLock()
-        # Wakes the lead up. An appender puts itself there when it is dropped: unlike a lock, this
-        # queue may be used whenever Python happens to collect garbage.
+        # Wakes the lead up. `__del__` puts the appender itself here: unlike a lock, a SimpleQueue
+        # may be used in the garbage collector.
         self._calls: queue.SimpleQueue[LiveAppender | None] = queue.SimpleQueue()
-        self._asked = False  # by a flush that had no time to take the lock
-        self._landed = threading.Condition(self._lock)  # the others wait for the lead
-        self._counters = CacheCounters()  # of groups that have landed
-        self._open: EventGroup | None = None  # takes the next events
+        self._asked = False  # a flush timed out before it got the lock
+        self._landed = threading.Condition(self._lock)  # other threads wait here for the lead
+        self._counters = CacheCounters()  # of committed groups
+        self._open: EventGroup | None = None  # gets the next events
         self._flying: EventGroup | None = None  # being committed, or failed
         self._finishing = False  # the task in flight writes its last bytes and can't be read
         self._flushed = self._next = 0
-        self._runs: list[tuple[int, int, int]] = []  # (place, offset, rows) that was flushed
+        self._runs: list[tuple[int, int, int]] = []  # flushed runs: place, offset, rows
         self._crowd = 0  # how many threads waited when the last commit landed
         self._lead: threading.Thread | None = None
         self._failure = FirstError()
@@ -185,7 +183,7 @@ class LiveAppender:
             self._check()
             place = self._next
             if self._open is None:
-                # Plan before taking any event, so that a failure here changes nothing.
+                # Plan before an event is taken, so that a failure changes nothing.
                 self._open = self._plan(self._next)
                 self._call_lead()
             group = self._open
@@ -312,7 +310,7 @@ class LiveAppender:
             return self._flush(self._next)
 
     def _flush_within(self, timeout: float) -> Commit | None:
-        """Let the lead commit: neither the storage nor a holder of the lock delays this thread."""
+        """Let the lead commit, so that neither the storage nor the lock delays this thread."""
         limit_s, lock = self._clock.boot_s() + timeout, self._here()
         ended = False
         if lock.acquire(timeout=max(timeout, 0)):
@@ -477,7 +475,7 @@ class LiveAppender:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            # Ctrl-C and `sys.exit` end the process, and take back no event.
+            # Ctrl-C and `sys.exit` end the process, but do not undo an append.
             ends = kind is not None and not issubclass(kind, Exception)
             if not self._closed and (kind is None or (ends and self._failure.error is None)):
                 self.flush()
@@ -491,7 +489,7 @@ class LiveAppender:
         )
 
     def __del__(self) -> None:
-        # A flush and `close` may wait, which must not happen in here: the lead does it.
+        # `flush` and `close` may wait, which `__del__` must not: the lead calls them.
         if self._lead is not None and not self._closed and os.getpid() == self._process:
             DROPPED.add(self)
             self._calls.put(self)
@@ -500,7 +498,7 @@ class LiveAppender:
                 warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def _here(self) -> threading.RLock:
-        """Return the lock, which may be held forever in a forked child."""
+        """Return the lock, or raise in a forked child, where it may be held forever."""
         if os.getpid() != self._process:
             raise InvalidInputError(
                 "the appender was opened before the process was forked",
@@ -509,10 +507,10 @@ class LiveAppender:
         return self._lock
 
     def _taken(self, given: ArrowInput) -> list[pa.RecordBatch]:
-        """Return all rows, under the columns of the stream, or raise and take none of them."""
+        """Return all rows converted to the stream's schema."""
         stored = self._ends.schema
         try:
-            # The rules of `Stream.append`: `conform` alone would read a missing column as null.
+            # As in `Stream.append`: `conform` alone would fill a missing column with nulls.
             if not given.schema.equals(stored, check_metadata=True):
                 plan_schema(stored, in_units_of(stored, given.schema), merge=False)
             pieces = (piece for batch in given for piece in conform_pieces(batch, stored))
@@ -524,7 +522,7 @@ class LiveAppender:
     # Everything below runs with the lock held.
 
     def _group_of(self, place: int) -> EventGroup | None:
-        """Return the group that an event waits in; None if it is committed."""
+        """Return the group of an event that is not committed; None if it is."""
         if not 0 <= place < self._next:
             raise InvalidInputError("no such place", place=place, next_place=self._next)
         if place < self._flushed:
@@ -539,7 +537,7 @@ class LiveAppender:
             self._calls.put(None)
 
     def _settle(self) -> None:
-        """Land the group whose commit failed if the log has it; raise if that is not known."""
+        """Mark the failed group as committed if the log has it; raise if that is not known."""
         group = self._flying
         if group is None or not group.task.finished:
             return
@@ -552,7 +550,7 @@ class LiveAppender:
             self._land(group, commit)
 
     def _stage_again(self) -> None:
-        """Put all events that have places and are not flushed into a new open group."""
+        """Put all events that are not flushed into a new open group."""
         groups = self._groups()
         fresh = None if self._flushed == self._next else self._plan(self._flushed, look=True)
         if fresh is not None:
@@ -599,7 +597,7 @@ class LiveAppender:
         return commit
 
     def _commit(self, group: EventGroup) -> Commit:
-        """Commit the open group, without the lock while the storage works; none is in flight."""
+        """Commit the open group while none is in flight; release the lock for requests."""
         self._keeping(group.stage_rows)
         self._open, self._flying, self._finishing = None, group, True
         try:
@@ -621,7 +619,7 @@ class LiveAppender:
         return commit
 
     def _commit_by_rules(self, group: EventGroup, staged: StagedTask) -> Commit:
-        """Commit what is staged; if the stream has got other rules, check it by these first."""
+        """Commit what is staged; if the rules have changed, check it again and repeat."""
         try:
             return self._ends.commit(group.job, staged)
         except ConflictError:
@@ -673,7 +671,7 @@ class LiveAppender:
             self._lead.start()
 
     def _lead_commits(self) -> float | None:
-        """Commit what is due or waited for; return the seconds until more is due, None for none."""
+        """Commit what is due or waited for; return the seconds until the next is due, or None."""
         while not self._closed and self._failure.error is None:
             group, left_s = self._open, None
             if self._asked and group is not None and group.count:
@@ -688,12 +686,12 @@ class LiveAppender:
                 try:
                     self._commit(group)
                 except SegstoreError:
-                    # The failure is kept: every call that waits, appends or flushes raises it.
+                    # Every call that waits, appends or flushes raises the kept failure.
                     _LOG.exception("appender could not commit")
         return None
 
     def _has_gathered(self, group: EventGroup) -> bool:
-        """Wait for as many threads as waited for the last commit; False if the group is gone."""
+        """Wait for as many threads as waited for the last commit; False if another one began."""
         until_s = self._clock.boot_s() + self._limits.linger_s
         while group is self._open and not self._closed:
             left_s = until_s - self._clock.boot_s()
@@ -748,7 +746,7 @@ class LiveAppender:
 def _run_lead(
     known: "weakref.ref[LiveAppender]", calls: "queue.SimpleQueue[LiveAppender | None]"
 ) -> None:
-    """Commit for an appender until it is closed; flush and close it when it was dropped."""
+    """Commit for an appender until it is closed; flush and close it if it was not."""
     while True:
         appender, left_s = known(), None
         if appender is not None:
@@ -757,7 +755,7 @@ def _run_lead(
                     return
                 left_s = appender._lead_commits()  # noqa: SLF001
         if left_s is None:
-            appender = None  # this thread keeps it alive only while events are due
+            appender = None  # keep it alive only while events are due
         try:
             dropped = calls.get(timeout=left_s)
         except queue.Empty:

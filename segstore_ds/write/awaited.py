@@ -1,7 +1,7 @@
-"""Calls that an event loop awaits: they run in threads of its pool, and waiting holds none.
+"""The appender for asyncio: calls run in the event loop's threads, but `wait` needs no thread.
 
-A call that has begun is never broken off: where a caller is cancelled, it goes on to its end. What
-it did not do is raised there, or logged where nobody awaits it any more.
+A call that has begun is never interrupted: if its caller is cancelled, it continues to its end. An
+error is then logged, since nobody awaits the call any more.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ _LOG = logging.getLogger(__name__)
 
 
 async def finish_in_thread(call: Callable[[], T], *, cancelled: str) -> T:
-    """Return what a call returns; if this is cancelled it goes on, and the error has that note."""
+    """Run a call in a thread; after a cancellation it continues, and the error gets that note."""
     running = asyncio.ensure_future(asyncio.to_thread(call))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError as error:
-        running.add_done_callback(_tell)
+        running.add_done_callback(_log_failure)
         error.add_note(cancelled)
         raise
 
 
-def _tell(running: "asyncio.Task[Any]") -> None:
+def _log_failure(running: "asyncio.Task[Any]") -> None:
     if not running.cancelled() and (error := running.exception()) is not None:
         _LOG.warning("a call failed after its caller was cancelled", exc_info=error)
 

@@ -1,9 +1,8 @@
 """What a task does with a batch while it has no segment yet: keep it inline, or begin one.
 
-The choice is pure. How the columns of a stream's last Parquet segments were encoded is remembered
-in this process: to choose that costs as much as to write 7,000 rows. The tasks of a query's batches
-write alike rows, so one choice serves many. A segment's writer takes it only for rows that it
-suits.
+The decision is pure. The encodings of the columns of a stream's last Parquet segments are kept in
+this process: choosing them costs as much as writing 7,000 rows, and the batches of a query have
+similar rows. A segment's writer uses them only if they suit its rows.
 """
 
 from collections import OrderedDict
@@ -20,9 +19,9 @@ from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
 
 INLINE_COMMIT_BYTES = 8 << 20
-SURELY_LARGER = 64  # assume that compression never exceeds this ratio
-LIKELY_LARGER = 4  # and that of a task's only frame it seldom exceeds this one
-PARQUET_ROWS = 10_000  # from here on, Parquet takes less bytes than Arrow and hardly more time
+SURELY_LARGER = 64  # a compression ratio that is assumed never to be exceeded
+LIKELY_LARGER = 4  # a compression ratio that a task's only frame rarely exceeds
+PARQUET_ROWS = 10_000  # from here on, Parquet takes fewer bytes than Arrow and hardly more time
 _MOST_KNOWN = 64
 
 
@@ -36,9 +35,9 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """The options of a task that decide."""
+    """The options of a task that the decision depends on."""
 
-    inline_bytes: int  # most encoded bytes that its inline frames may take
+    inline_bytes: int  # most encoded bytes of its inline frames
     segment_format: str  # the option `segmentFormat`
     schema: pa.Schema  # what its rows are converted to; Parquet can't store every one
     # Whether rows may be read back before the commit, which only Arrow allows.
@@ -62,7 +61,8 @@ def plan_batch(
 ) -> Way:
     """Return where a batch goes while its task has no segment. Pure.
 
-    `size` is that of its rows, or of all encoded frames of the task; with `more` there are others.
+    `size` is that of its rows, or if `encoded` of all frames of the task. `more` says that the task
+    has other rows, too.
 
     | the batch | `size` | `segmentFormat` | goes |
     |---|---|---|---|
@@ -72,10 +72,10 @@ def plan_batch(
     | rows | surely more than `inline_bytes` once encoded | `parquet`; `auto` if bulk | Parquet |
     | rows | otherwise | any | inline: encode it as an Arrow frame, and plan that |
 
-    Rows are bulk if there is `more` or if they are at least `PARQUET_ROWS`. They surely take more
-    than `inline_bytes` from `SURELY_LARGER` times that on if they are bulk, from `LIKELY_LARGER`
-    times on if they are many and the whole task, and always if `inline_bytes` is 0. What would go
-    into Parquet is Arrow if the rows are `readable`, or Parquet can't store the schema.
+    Rows are bulk if there is `more` or if they are at least `PARQUET_ROWS`. Bulk rows surely take
+    more than `inline_bytes` if they have more than `SURELY_LARGER` times as many bytes; at least
+    `PARQUET_ROWS` rows that are the whole task, `LIKELY_LARGER` times; all rows, if `inline_bytes`
+    is 0. Arrow replaces Parquet if the rows are `readable`, or if Parquet can't store the schema.
     """
     many = rows >= PARQUET_ROWS and not encoded
     bulk = many or more
@@ -89,19 +89,19 @@ def plan_batch(
 
 _Key = tuple[object, ...]
 
-_known: OrderedDict[_Key, tuple[Encodings, int]] = OrderedDict()  # and how many rows they served
+_known: OrderedDict[_Key, tuple[Encodings, int]] = OrderedDict()  # with the rows that used them
 _lock = Lock()
 
 
 def recall_encodings(target: Target) -> Encodings | None:
-    """Return how the target's last segment was encoded, or None to choose anew."""
+    """Return the encodings of the target's last segment, or None if they have to be chosen."""
     with _lock:
         found, _ = _known.get(_key(target), (None, 0))
         return found
 
 
 def remember_encodings(target: Target, encoder: ParquetEncoder) -> None:
-    """Keep the encodings of a segment for the next one, unless they have served many rows."""
+    """Keep the encodings of a segment for the next one, unless many rows have used them."""
     if encoder.encodings is None:
         return
     key = _key(target)

@@ -1,6 +1,6 @@
-"""Create a stream, set its properties, and rename and drop its columns; no event is rewritten.
+"""Creates a stream, sets its properties, renames and drops its columns; rewrites no event.
 
-A property is a text that tells every writer how. A change of columns adds an epoch.
+A property is a text that applies to every writer. A change of columns adds an epoch.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from segstore_ds.status.history import begin_history
 from segstore_ds.status.table import Slot
 from segstore_ds.write.inputs import refuse_unnamed_index
 
-# Refuses to rename or drop columns, by their names, that filters of the stream name.
+# Raises if filters of the stream name one of the columns to rename or drop.
 Refuse = Callable[[Root, pa.Schema, Collection[str]], None]
 
 
@@ -36,7 +36,7 @@ def run_create(
     key_columns: Sequence[str] | None = None,
     time_column: str | None = None,
 ) -> None:
-    """Create an empty stream; the context's log is at its first root then.
+    """Create an empty stream; afterwards the context's log is at the first root.
 
     If several callers create at once, exactly one succeeds. `spark_schema` is Spark's JSON of the
     schema, or None.
@@ -81,7 +81,7 @@ def first_root(
     *,
     stream_id: str | None = None,
 ) -> Root:
-    """Return the first root of a new stream, without events and without its row of history."""
+    """Return the first root of a new stream, without events and without a history row."""
     first = Root(
         stream_id=stream_id or context.clock.new_id(),
         version=0,
@@ -117,7 +117,7 @@ def run_set_properties(
 def run_change_schema(
     context: StreamContext, rename: Mapping[str, str], drop: Sequence[str], refuse: Refuse
 ) -> None:
-    """Rename and drop columns in one commit; `refuse` is asked on the root that it follows."""
+    """Rename and drop columns in one commit; `refuse` is called with the root that it follows."""
     for given, kind in ((rename, Mapping), (drop, Sequence)):
         if not isinstance(given, kind) or isinstance(given, str):
             raise InvalidInputError(

@@ -1,7 +1,7 @@
-"""DataFrames of pandas and Polars as Arrow data: values stay as they are, or an error names theirs.
+"""DataFrames of pandas and Polars as Arrow data: no value changes; an error names its column.
 
-Both libraries hand their frames over by Arrow's C stream. On the way Polars makes addresses of
-objects, and pandas cuts the nanoseconds of times in columns of objects.
+Both libraries export their frames as an Arrow C stream. But Polars exports the addresses of Python
+objects, and pandas cuts off nanoseconds of times in columns of objects.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ _ERRORS = (pa.ArrowException, ArithmeticError, TypeError, ValueError, AttributeE
 
 
 def refuse_objects(frame: Any) -> None:
-    """Raise InvalidInputError for a DataFrame of Polars with columns of Python objects."""
+    """Raise InvalidInputError for a Polars DataFrame with columns of Python objects."""
     schema = getattr(frame, "schema", {})
     names = [name for name, kind in schema.items() if str(kind) == "Object"]
     if names:
@@ -27,7 +27,7 @@ def refuse_objects(frame: Any) -> None:
 
 
 def from_pandas(frame: Any) -> pa.Table:
-    """Return a DataFrame of pandas as a table, index included, as pandas itself hands it over."""
+    """Return a pandas DataFrame as a table, with its index, as pandas itself exports it."""
     try:
         table = pa.RecordBatchReader.from_stream(frame).read_all()
         for place, field in enumerate(table.schema):
@@ -44,7 +44,7 @@ def from_pandas(frame: Any) -> pa.Table:
 
 
 def _values(frame: Any, place: int) -> Any:
-    """Return the values of a column of a frame's table, in which levels of the index come last."""
+    """Return the values of a column of a frame's table, where the levels of the index are last."""
     levels = place - frame.shape[1]
     return frame.iloc[:, place] if levels < 0 else frame.index.get_level_values(levels)
 

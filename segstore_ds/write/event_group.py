@@ -1,4 +1,4 @@
-"""The events that one commit of the long-lived appender takes."""
+"""The events of one commit of the long-lived appender."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -22,20 +22,20 @@ class EventGroup:
     """The events of one commit; `start` is the place of the first."""
 
     job: WriteJob  # the planned write
-    task: TaskWriter  # what stages the events
+    task: TaskWriter  # stages the events
     rows: EventRows  # single events that are not in the task yet
     counters: CacheCounters  # the write cache's counters of this group
     start: int
-    count: int = 0  # how many events it holds
-    staged_bytes: int = 0  # bytes that were given to the task, before compression
-    due_s: float | None = None  # when it is to be committed at the latest; None for never
+    count: int = 0  # how many events it has
+    staged_bytes: int = 0  # bytes passed to the task, before compression
+    due_s: float | None = None  # when it must be committed; None if there is no such time
     waiters: int = 0  # how many threads and tasks wait for it
-    commit: Commit | None = None  # its commit, once it has landed
+    commit: Commit | None = None  # its commit, once it is made
     error: BaseException | None = field(default=None, repr=False)  # why its commit failed
     # Set once it is known whether it was committed.
     ended: threading.Event = field(default_factory=threading.Event, repr=False)
     watchers: list[Callable[[], object]] = field(default_factory=list, repr=False)
-    one: EventRows | None = field(default=None, repr=False)  # takes the event that is checked
+    one: EventRows | None = field(default=None, repr=False)  # a single event, to check rules
 
     @property
     def end(self) -> int:
@@ -54,7 +54,7 @@ class EventGroup:
         if isinstance(given, list):
             self.task.check(given)
             return
-        if self.one is None:  # of the columns alone that rules name
+        if self.one is None:  # with only the columns that rules name
             fields = [self.task.schema.field(name) for name in rules.columns]
             self.one = EventRows(pa.schema(fields))
         self.one.add({name: given.get(name) for name in self.one.schema.names})
@@ -63,13 +63,13 @@ class EventGroup:
         rules.check([one])
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Give rows to the task, which copies those that wait."""
+        """Pass rows to the task, which copies those that it gathers."""
         self.task.take(batch, lent=True)
         self.staged_bytes += batch.nbytes
         self.count += batch.num_rows
 
     def stage_rows(self) -> None:
-        """Give the single events to the task."""
+        """Pass the single events to the task."""
         if len(self.rows):
             batch = conform(self.rows.peek(), self.task.schema)
             self.task.take(batch)
@@ -77,7 +77,7 @@ class EventGroup:
             self.staged_bytes += batch.nbytes
 
     def end_wait(self) -> None:
-        """Tell who waits that it is known whether the group was committed."""
+        """Wake those who wait until it is known whether the group was committed."""
         self.ended.set()
         watchers, self.watchers = self.watchers, []
         for wake in watchers:

@@ -1,10 +1,10 @@
 """Single events: checked on arrival, collected into batches later.
 
-An event is a mapping of column names to Python values. An event is refused at once if a value would
-not read back unchanged, so every accepted event can be written. Plain numbers and ASCII texts take
+An event is a mapping of column names to Python values. It is refused at once if a value would not
+read back unchanged, so every accepted event can be written. Plain numbers and ASCII texts need only
 one or two comparisons. For other types Arrow converts the value, and the result is compared with
 the input. Nothing is rounded or truncated, except to the precision of a float column. NumPy and
-Arrow values count as the Python values that they hold, at every level.
+Arrow values count as Python values, at every level.
 """
 
 import datetime as dt
@@ -33,7 +33,7 @@ _NATIVE = frozenset(
     (str, int, float, bool, bytes, dt.datetime, dt.date, dt.time, dt.timedelta, Decimal)
 )
 
-# By Arrow's ids: the types of values that a column takes unchanged, if they are in its range.
+# By Arrow's type id: the Python types that need no conversion, if the value is in range.
 _PLAIN_TYPES = {
     kind.id: frozenset((plain, type(None)))
     for plain, kinds in (
@@ -46,7 +46,7 @@ _PLAIN_TYPES = {
     for kind in kinds
 }
 
-_CODES = {8: "b", 16: "h", 32: "i", 64: "q"}  # of `array`, by the bits of an integer
+_CODES = {8: "b", 16: "h", 32: "i", 64: "q"}  # type codes of `array`, by the bits of an integer
 
 _Take = Callable[[Any], tuple[Any, int]]  # returns the value to store and its size in bytes
 
@@ -70,7 +70,7 @@ class EventRows:
         return len(self._rows) >= BATCH_ROWS or self.bytes >= BATCH_BYTES
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take a copy of an event, where a missing column is null; nothing of one that misfits."""
+        """Add a copy of an event, with null for a missing column; add nothing of a misfit."""
         if not event.keys() <= self._names:
             raise SchemaMismatchError(
                 "event has unknown columns",
@@ -103,7 +103,7 @@ class EventRows:
 
 
 def check_events(events: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield events; InvalidInputError for the first that is none."""
+    """Yield events; raise InvalidInputError for the first item that is no event."""
     for place, event in enumerate(events):
         if not isinstance(event, Mapping):
             raise InvalidInputError(
@@ -116,7 +116,7 @@ def check_events(events: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def few_rows(events: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch | None:
-    """Return a few dicts of plain values as a batch; None where each value has to be looked at."""
+    """Return a few dicts of plain values as a batch; None if values have to be checked singly."""
     if len(events) > BATCH_ROWS or {*map(type, events)} != {dict}:
         return None
     if not {*chain.from_iterable(events)} <= {*schema.names}:
@@ -130,13 +130,13 @@ def few_rows(events: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch | None:
             arrays.append(_plain_array(values, field.type))
         except MemoryError:
             raise
-        except _ERRORS:  # such as an integer that is too large, which `EventRows` names
+        except _ERRORS:  # such as a too large integer: `EventRows` raises an error with its column
             return None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _plain_array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return plain values as an array; `pa.array` would load pandas where it is installed."""
+    """Return plain values as an array; `pa.array` would import pandas if it is installed."""
     valid = _bits([value is not None for value in values]) if None in values else None
     if t.is_boolean(kind):
         parts = [_bits(values)]
@@ -154,14 +154,14 @@ def _bits(values: list[Any]) -> pa.Buffer:
 
 
 def table_of(events: Sequence[Any]) -> pa.Table:
-    """Return events of no known schema as a table with the columns that any of them has."""
+    """Return events without a known schema as a table with all columns that they have."""
     names = dict.fromkeys(chain.from_iterable(check_events(events)))
     columns = [_to_array(name, [event.get(name) for event in events]) for name in names]
     return pa.table(columns, names=[*names])
 
 
 def own_copy(value: Any) -> Any:
-    """Return a value whose parts that can be filled again are copies, at every level."""
+    """Return a value with its mutable parts copied, at every level."""
     if isinstance(value, Mapping):
         return {key: own_copy(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -172,9 +172,9 @@ def own_copy(value: Any) -> Any:
 
 
 def with_new_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
-    """Return a stored schema with the columns that only events have, of types that Arrow infers.
+    """Return a stored schema plus the columns that only events have, with inferred types.
 
-    A column of no type yet, whose values are all null, gets one as well.
+    A column of type null gets a type, too.
     """
     known = {field.name for field in schema if not t.is_null(field.type)}
     new = dict[str, list[Any]]()
@@ -190,7 +190,7 @@ def with_new_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
 
 
 def with_wider_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
-    """Return a stored schema whose columns are as wide as the events need, where types widen."""
+    """Return a stored schema with columns widened as the events need."""
     misfits = dict[str, list[Any]]()
     takers = {field.name: _taker(field) for field in schema}
     for event in events:
@@ -203,7 +203,7 @@ def with_wider_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
                     misfits.setdefault(name, []).append(event[name])
     for name, values in misfits.items():
         place = schema.get_field_index(name)
-        with suppress(SchemaMismatchError):  # raised again by the value that does not fit
+        with suppress(SchemaMismatchError):  # the value that does not fit raises it again
             kind = merge_type(schema.field(place).type, _inferred(name, values).type, name)
             schema = schema.set(place, schema.field(place).with_type(kind))
     return schema
@@ -262,7 +262,7 @@ def _general(field: pa.Field) -> _Take:
     fine = has_nanoseconds(field.type) and not t.is_nested(field.type)
 
     def take(value: Any) -> tuple[Any, int]:
-        if fine:  # than Python's own times, so these become numbers
+        if fine:  # finer than Python's own times, so they become numbers
             with suppress(*_ERRORS):
                 return number_of(value, field.type), 8
         try:
@@ -281,7 +281,7 @@ def _general(field: pa.Field) -> _Take:
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy of a value that consists of Python's own; ValueError if it has no such form."""
+    """Return a copy of a value made of plain Python values; ValueError if that is impossible."""
     if value is None or type(value) in _NATIVE:
         return value
     if isinstance(value, pa.Scalar | np.generic):
@@ -290,7 +290,7 @@ def _plain(value: Any) -> Any:
         return bytes(value)
     if isinstance(value, Mapping):
         return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):  # its times are no values of Python yet
+    if isinstance(value, np.ndarray):  # `tolist` would make numbers of its times
         value = list(value) if value.dtype.kind in "mM" else value.tolist()
     if isinstance(value, Collection | pa.Array) and not isinstance(value, str | bytes):
         return (tuple if isinstance(value, tuple) else list)(map(_plain, value))
@@ -303,9 +303,9 @@ def _of_scalar(value: pa.Scalar | np.generic) -> Any:
         comes_back = pa.scalar(given, value.type).equals(value)
     elif isinstance(value, np.datetime64 | np.timedelta64):
         unit = value.dtype.str.replace("[ns]", "[us]")
-        # An int, which no column of times takes, where Python has no such time.
+        # If Python has no such time, this is an int, which no column of times accepts.
         given = (coarse := value.astype(unit)).tolist()
-        comes_back = bool(coarse == value)  # also False if it is no time
+        comes_back = bool(coarse == value)  # also False for NaT
     else:
         return value.tolist()
     if not comes_back:
@@ -314,7 +314,7 @@ def _of_scalar(value: pa.Scalar | np.generic) -> Any:
 
 
 def _same(given: Any, kept: Any) -> bool:
-    """Tell whether a value from `_plain` equals the one that Arrow returns."""
+    """Tell whether a value of `_plain` equals the one that Arrow returns."""
     if isinstance(kept, dict):
         return given.keys() <= kept.keys() and all(
             _same(given.get(name), item) for name, item in kept.items()
@@ -330,8 +330,8 @@ def _same(given: Any, kept: Any) -> bool:
         # A float32 may round, but must not overflow to infinity.
         return not math.isinf(kept) or given == kept
     if isinstance(given, dt.datetime) and isinstance(kept, dt.datetime) and given.tzinfo:
-        # In the hour that a zone repeats or skips, Python never finds times of two zones equal,
-        # even if they are the same instant (PEP 495).
+        # In the hour that a zone repeats or skips, times of two zones are never equal in Python,
+        # even for the same instant (PEP 495).
         return kept.tzinfo is not None and given.astimezone(dt.UTC) == kept.astimezone(dt.UTC)
     return bool(given == kept)
 

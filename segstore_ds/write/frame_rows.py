@@ -1,4 +1,4 @@
-"""Rows of a task on their way to frames: batches are cut, and small ones gathered."""
+"""Rows of a task before they become frames: large batches are cut, small ones gathered."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 from segstore_ds.format.rows import halve_until, slice_evenly
 from segstore_ds.write.layout import FEW_BYTES, FRAME_BYTES, size_of
 
-HELD_TIMES = 2  # a gathered batch may keep this many times its own size alive, or `FEW_BYTES`
+HELD_TIMES = 2  # a gathered slice may keep so many times its size in memory, or `FEW_BYTES`
 
 
 class FrameRows:
@@ -17,7 +17,7 @@ class FrameRows:
         self.batches: list[pa.RecordBatch] = []
         self._most_rows = most_rows
         self.rows = self.bytes = 0
-        self._fresh = 0  # how many of the last batches are slices of a batch that is being taken
+        self._fresh = 0  # how many of the last batches are slices of the batch being added
 
     def cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield a batch in pieces of at most one frame each."""
@@ -26,21 +26,21 @@ class FrameRows:
         return split_batch(batch, self._most_rows, FRAME_BYTES)
 
     def has_room(self, piece: pa.RecordBatch) -> bool:
-        """Tell whether a piece belongs to this frame and not to the next."""
+        """Tell whether a piece fits into this frame."""
         if not self.rows:
             return True
         rows, size = self.rows + piece.num_rows, self.bytes + size_of(piece)
         return rows <= self._most_rows and size <= FRAME_BYTES
 
     def add(self, piece: pa.RecordBatch) -> None:
-        """Add a piece, which keeps its whole batch alive until `detach`."""
+        """Add a piece, which keeps its whole batch in memory until `detach`."""
         self.batches.append(piece)
         self.rows += piece.num_rows
         self.bytes += size_of(piece)
         self._fresh += 1
 
     def detach(self, *, lent: bool) -> None:
-        """Copy what was added last: all of it if it is lent, else slices of much larger batches."""
+        """Copy the pieces added last: all if `lent`, else only slices of much larger batches."""
         for place in range(len(self.batches) - self._fresh, len(self.batches)):
             piece = self.batches[place]
             if lent or _holds_much(piece):
@@ -48,7 +48,7 @@ class FrameRows:
         self._fresh = 0
 
     def take(self) -> pa.RecordBatch | None:
-        """Return all rows as one batch and hold none; None if there are none."""
+        """Return all rows as one batch, and remove them; None if there are none."""
         batches, rows = self.batches, self.rows
         self.batches, self.rows, self.bytes, self._fresh = [], 0, 0, 0
         if not rows:
@@ -57,10 +57,10 @@ class FrameRows:
 
 
 def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slice a batch into pieces of about equal rows, within both limits; zero-copy.
+    """Slice a batch into pieces of about equal rows, within both limits, without a copy.
 
-    Pieces over the byte limit are halved again, since rows may differ in width. A single row over
-    the byte limit is one piece.
+    Pieces above the byte limit are halved, since rows may differ in width. A single row above the
+    byte limit is one piece.
     """
     pieces = max(-(-batch.num_rows // most_rows), -(-batch.nbytes // most_bytes), 1)
     for piece in slice_evenly(batch, pieces):
@@ -70,6 +70,6 @@ def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Itera
 
 
 def _holds_much(piece: pa.RecordBatch) -> bool:
-    """Tell whether a slice would keep much more memory alive than its own."""
+    """Tell whether a slice would keep much more in memory than its own bytes."""
     held: int = piece.get_total_buffer_size()
     return held > FEW_BYTES and held > HELD_TIMES * piece.nbytes

@@ -39,14 +39,14 @@ class ArrowStream(Protocol):
     """A Table or reader of pyarrow, a DataFrame of pandas or Polars, a stream, a scan."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Hand the rows over."""
+        """Export the rows."""
 
 
 class ArrowArray(Protocol):
     """A RecordBatch of pyarrow."""
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> object:
-        """Hand the rows over."""
+        """Export the rows."""
 
 
 class LazyFrame(Protocol):
@@ -67,14 +67,14 @@ class Relation(Protocol):
 
 
 class WithSchema(Protocol):
-    """What has a stored schema, which may have to be read."""
+    """An object with a stored schema, which may have to be read."""
 
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
 
 
-# What `as_input` takes. Libraries without types, such as pyarrow, are anything to a type checker.
+# What `as_input` takes. To a type checker, untyped libraries such as pyarrow match all of these.
 Data: TypeAlias = (
     ArrowStream
     | ArrowArray
@@ -84,22 +84,22 @@ Data: TypeAlias = (
     | Iterable[Mapping[str, Any] | ArrowArray]
 )
 
-PART_BYTES, PART_ROWS = 32 << 20, 1 << 20  # of a write that several threads encode, at least
+PART_BYTES, PART_ROWS = 32 << 20, 1 << 20  # least size of a part that a thread of its own encodes
 WRITER_ID_LIMIT = 200
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
-# After these errors the data may be committed, so the caller must not give it again as it is.
+# After these errors the data may be committed, so the caller must not simply pass it again.
 _COMMITTED = (UnderReplicatedError, FencedError, InternalError)
 
 
-# Readers and generators that an append took batches from, by identity. Other iterators (a `map`)
-# can't be weakly referenced; once exhausted, they are refused as empty.
+# Readers and generators that an append has read from, by `id`. Other iterators (a `map`) have no
+# weak references; when they are exhausted, they are refused as empty.
 _TAKEN: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 _NOTHING = object()
 _ONCE = "a reader or generator can be read only once: pass the data again"
 
 
 class ArrowInput:
-    """A caller's Arrow data, in order; `source` is their object if it may be readable only once."""
+    """A caller's Arrow data; `source` is the caller's object if it may be readable only once."""
 
     def __init__(
         self, schema: pa.Schema, batches: Iterable[Any], *, source: object | None = None
@@ -112,13 +112,13 @@ class ArrowInput:
         self._taken = False
 
     def once(self, source: object | None) -> Self:
-        """Note that something was already taken from the caller's object."""
+        """Note that the caller's object was already read from."""
         self._source, self._taken = source, True
         return self
 
     @property
     def lent(self) -> bool:
-        """True if a batch's memory may change once the next is asked for, as by a generator."""
+        """True if a batch's memory may change when the next one is requested, as by a generator."""
         return not isinstance(self._batches, list)
 
     @property
@@ -150,18 +150,17 @@ class ArrowInput:
             yield check_batch(_plain_batch(batch) if self._has_months else batch, place)
 
     def few(self) -> pa.RecordBatch | None:
-        """Return all rows, checked, if they are few and one batch in memory."""
+        """Return all rows, checked, if they are few, in memory and in one batch."""
         held = self._batches if isinstance(self._batches, list) and not self._has_months else []
         if len(held) != 1 or not 0 < held[0].num_rows <= FEW_ROWS:
             return None
         return check_batch(held[0], 0)
 
     def parts(self, most: int) -> list[Self]:
-        """Return the rows in even parts, at most so many and one for each core.
+        """Return the rows in even parts, at most `most` and one per core.
 
-        Itself if they are few, or not in memory.
-
-        A slice counts the bytes of the whole that it lies in, therefore rows count as well.
+        There is one part if the rows are few, or not in memory. Rows count as well as bytes, since
+        the buffers of a slice are those of its whole array.
         """
         held = self._batches if isinstance(self._batches, list) and not self._has_months else []
         rows = sum([batch.num_rows for batch in held])
@@ -187,7 +186,7 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch whose year-month intervals are numbers of months.
 
-    pyarrow has no class for arrays of such intervals: it can pass them on, and not look at them.
+    pyarrow has no class for arrays of such intervals: it can pass them on, but not read them.
     """
     _, array = batch.__arrow_c_array__()
     schema = _plain(batch.schema).__arrow_c_schema__()
@@ -195,7 +194,7 @@ def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def check_batch(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
-    """Refuse a batch that points outside its own memory, which would crash Arrow, or bad texts."""
+    """Refuse a batch with invalid offsets, which could crash Arrow, or with invalid UTF-8."""
     if is_sound(batch):
         return batch
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -229,11 +228,11 @@ def as_input(
 
     `data` is a Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
     `__arrow_c_stream__` or `__arrow_c_array__`; a lazy frame, which is collected; or a dict or an
-    iterable of dicts: events of the schema of `target`, with `new_columns` also of columns that it
-    lacks. An empty list, tuple or new generator is no events of that schema. Nothing is taken from
-    a reader. The first batch is taken from a generator, because only that batch has the schema.
+    iterable of dicts: events of the schema of `target`, with `new_columns` also with other columns.
+    An empty list, tuple or new generator means no events. This call reads nothing from a reader,
+    but the first batch from a generator, because only that has the schema.
     """
-    # Not through Arrow's C interface: it refuses deep nesting without an explanation.
+    # Not through Arrow's C interface, which refuses deep nesting without an explanation.
     if isinstance(data, pa.RecordBatch | pa.Table):
         whole = isinstance(data, pa.RecordBatch)
         return ArrowInput(data.schema, [data] if whole else data.to_batches())
@@ -250,7 +249,7 @@ def as_input(
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _of_interface(data)
     held = isinstance(data, list | tuple)
-    # Only a generator tells whether it was read: another empty iterator may have been.
+    # Only a generator shows whether it was read; another empty iterator may have been.
     unread = held or (isinstance(data, GeneratorType) and data.gi_frame is not None)
     items = iter(data) if isinstance(data, Iterable) else iter(())
     source = data if items is data else None
@@ -267,7 +266,7 @@ def as_input(
 
 
 def is_lazy(data: Any) -> bool:
-    """Tell whether this is a query of Polars, which has no rows before it is collected."""
+    """Tell whether data is a Polars query, which has no rows before it is collected."""
     return hasattr(data, "collect") and hasattr(data, "collect_schema")
 
 
@@ -276,7 +275,7 @@ def _of_events(
 ) -> ArrowInput:
     if target is not None and not new_columns:
         return _of_rows(events, target.schema)
-    # All values of a column are needed for its type: what a generator may fill again is copied.
+    # All values of a column are needed for its type, so copy what a generator may change.
     events = events if isinstance(events, list | tuple) else [*map(own_copy, events)]
     if target is None:
         return ArrowInput((table := table_of(events)).schema, table.to_batches())
@@ -321,7 +320,7 @@ def schema_of(data: Any) -> pa.Schema:
 def _of_interface(data: Any) -> ArrowInput:
     if hasattr(data, "scan") and hasattr(data, "tail"):  # a stream
         data = data.scan()
-    if hasattr(data, "to_reader"):  # a scan, whose errors lose their type in Arrow's C stream
+    if hasattr(data, "to_reader"):  # a scan: its errors would lose their type in a C stream
         reader = data.to_reader()
         return ArrowInput(reader.schema, reader)
     if hasattr(data, "memory_usage") and hasattr(data, "columns"):
@@ -339,10 +338,10 @@ def _of_interface(data: Any) -> ArrowInput:
         raise
     except pa.ArrowException as error:
         raise _not_arrow(data) from error
-    # The rows of a DataFrame are in memory: `parts` may divide them.
+    # The rows of a DataFrame are in memory, so `parts` may divide them.
     if hasattr(data, "estimated_size"):
         return ArrowInput(reader.schema, list(reader))
-    # Data without a length may be a query (repeatable) or a stream (not): assume a stream.
+    # Data without a length may be a query, which can be repeated, or a stream: assume a stream.
     return ArrowInput(reader.schema, reader, source=None if hasattr(data, "__len__") else data)
 
 
@@ -364,8 +363,8 @@ def _remember(source: object | None) -> None:
 def refuse_unnamed_index(schema: pa.Schema) -> None:
     """Raise SchemaMismatchError for a pandas index that would become `__index_level_0__`.
 
-    The caller did not ask for that column, but only its values may tell the rows apart, so the
-    caller decides.
+    The caller may not want that column, but it may be all that identifies a row, so the caller has
+    to decide.
     """
     if b"pandas" not in (schema.metadata or {}):
         return

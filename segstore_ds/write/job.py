@@ -1,4 +1,4 @@
-"""A write job: what the planner decides once, for every task and the commit."""
+"""A write job: what the planner decides once, for all tasks and the commit."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +35,7 @@ from segstore_ds.write.task_writer import TaskWriter, stage_few
 if TYPE_CHECKING:
     from segstore_ds.write.rules import BoundRules
 
-STAGE_THREADS = 4  # of one large write, each with a segment and buffers of its own
+STAGE_THREADS = 4  # of one large write; each has its own segment and buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,22 @@ class WriteJob:
 
     storage: Storage = field(repr=False)  # the stream's folder; pickles without its connections
     token: str  # the folder of this job's staged objects
-    transaction: str  # the id of the one commit, the same over every attempt and rebase
+    transaction: str  # the id of the commit, the same for every attempt
     request: WriteRequest
-    schema: pa.Schema = field(repr=False)  # that batches are converted to when they are staged
-    # None to append; otherwise the new head, which is the tail that the overwrite was planned
-    # on.
+    schema: pa.Schema = field(repr=False)  # batches are converted to it when they are staged
+    # None to append; else the new head: the tail that the overwrite was planned on.
     overwrite_to: int | None = None
     repeated: bool = False  # the writer's batch was committed before, so there is nothing to stage
-    # The stream that was planned on, which may have been recreated since; None where it can't
-    # have changed.
+    # The stream that was planned on; None if it can't have been recreated since.
     stream_id: str | None = None
-    key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
-    time_column: str | None = None  # the column whose bounds are kept whatever the layout says
-    names: tuple[str, ...] = ()  # of the columns in batches, if not as they are stored
-    rules: "BoundRules | None" = None  # what rows have to satisfy; None if they are only counted
+    key_columns: tuple[str, ...] = ()  # columns for which frames get a Bloom filter
+    time_column: str | None = None  # column whose bounds are kept whatever the layout says
+    names: tuple[str, ...] = ()  # column names in batches, if they differ from the stored names
+    rules: "BoundRules | None" = None  # rules for the rows; None also if rows are only counted
 
     @property
     def change(self) -> SchemaChange:
-        """How the schema may change the stream's."""
+        """The schema, and how it may change that of the stream."""
         asked = self.request
         return SchemaChange(
             self.schema, asked.spark_schema, asked.merge_schema, asked.replace_schema, self.names
@@ -69,7 +67,7 @@ class WriteJob:
 
     @property
     def target(self) -> Target:
-        """Where its tasks write; nowhere if the batch is committed, so that they only count."""
+        """Where tasks write; without a token if the batch is committed, so that they only count."""
         token, layout = None if self.repeated else self.token, self.request.layout
         if self.names and layout.stats_columns is not None:
             stored = dict(zip(self.names, self.schema.names, strict=True))
@@ -95,27 +93,27 @@ class WriteJob:
         counters: CacheCounters | None = None,
         first: int = 0,
     ) -> TaskWriter:
-        """Begin to stage the output of a task; nothing it stages is visible before a commit.
+        """Begin to stage the output of a task; nothing is visible before a commit.
 
-        Events are ordered by `task` (>= 0). `attempt` is of letters, digits and dashes, different
-        for every attempt of any task. Rows of a `readable` one may be read back before the commit.
-        Errors count its rows from `first`.
+        Events are ordered by `task` (>= 0). `attempt` consists of letters, digits and dashes, and
+        differs for every attempt of any task. With `readable`, rows may be read back before the
+        commit. Errors count rows from `first`.
         """
         return TaskWriter(
             self.target, task, attempt, readable=readable, counters=counters, first=first
         )
 
     def stage(self, task: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> StagedTask:
-        """Stage all rows of a task; if that fails, nothing is left of the attempt.
+        """Stage all rows of a task; after a failure, delete what it staged.
 
-        The memory of a batch may change once the next one is asked for.
+        The memory of a batch may change when the next one is requested.
         """
         return self.open_task(task, attempt).stage(batches, lent=True)
 
     def stage_all(self, data: ArrowInput) -> list[StagedTask]:
-        """Stage all rows of the job here, as tasks of their own if they are many and in memory.
+        """Stage all rows of the job here, as several tasks if they are many and in memory.
 
-        Each has a thread and its own buffers; if one fails, nothing is left of any.
+        Each task has its own thread and buffers. After a failure, delete what all of them staged.
         """
         few = None if self.repeated else data.few()
         inline = None if few is None else stage_few(self.target, few)
@@ -146,8 +144,8 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     try:
         repeated, staged, called = _admit(context, root, request)
     except (ConflictError, FencedError, SchemaMismatchError):
-        # Since this handle refreshed, another one may have written, taken the writer over, extended
-        # the schema, or made this folder the primary.
+        # The root may be too old: others may have written, taken the writer over, extended the
+        # schema, or made this folder the primary.
         root = context.log.refresh()
         repeated, staged, called = _admit(context, root, request)
     check_arguments(request, called or staged.names)
@@ -178,17 +176,16 @@ def _bind(root: Root, staged: pa.Schema, called: tuple[str, ...]) -> "BoundRules
 def _admit(
     context: StreamContext, root: Root, request: WriteRequest
 ) -> tuple[bool, pa.Schema, tuple[str, ...]]:
-    """Tell whether the writer's batch is committed, and what is staged in which schema.
+    """Return whether the batch is committed, the schema to stage in, and the columns' names.
 
-    The last value has the columns' names in batches, if they are stored under others.
-
-    Raises if the write can't be committed: before data is consumed that may be readable only once.
+    The names are empty if they are the stored ones. Raises if the write can't be committed, before
+    data is consumed that may be readable only once.
     """
     writer = request.writer
     repeated = writer is not None and (
         find_repeated(context.status, root, writer, batch=None) is not None
     )
-    # A folder that takes no commits gets no objects, either.
+    # Stage nothing in a folder that takes no commits.
     context.log.seams.of(root).before_staging(root)
     if not repeated:
         if root.sealed:
@@ -203,7 +200,7 @@ def _admit(
     try:
         staged, called = _fitted(text, known, request.schema.serialize().to_pybytes(), merge)
     except OSError:
-        normalise_schema(request.schema)  # refuses columns so deep that Arrow can't read them back
+        normalise_schema(request.schema)  # has its own error if columns are nested too deeply
         raise
     if merge:
         refuse_lost_keys(root, decode_schema(text), staged)
@@ -226,11 +223,10 @@ def check_arguments(request: WriteRequest, columns: Sequence[str]) -> None:
 def _fitted(
     text: str, known: tuple[tuple[str, str | None], ...], incoming: bytes, merge: bool | None
 ) -> tuple[pa.Schema, tuple[str, ...]]:
-    """Return what a stream of a schema encodes incoming data in; writers repeat their schema.
+    """Return the schema to stage incoming data in, and the columns' names as `_admit` does; cached.
 
-    `incoming` is that schema as Arrow's message, which differs wherever its metadata does.
-    With a `merge` of None nothing of the stream's own schema comes in. The last value has the
-    columns' names, if they are stored under others.
+    `text` is the stream's schema. `incoming` is the schema of the data as an Arrow message, which
+    includes its metadata. With a `merge` of None the stream's schema is replaced.
     """
     current, given = decode_schema(text), pa.ipc.read_schema(pa.py_buffer(incoming))
     if not known:

@@ -15,10 +15,10 @@ from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_option
 
 STATS_COLUMNS = 32
-FRAME_BYTES = 8 << 20  # before compression, about
+FRAME_BYTES = 8 << 20  # target size of a frame before compression
 FEW_BYTES = 2048
-PLAIN_BYTES = 160  # of a column of a batch: compressed, it would take hardly less, or more
-TRIED_BYTES = 1 << 20  # from here on, to try a sample costs next to nothing
+PLAIN_BYTES = 160  # bytes of a column that compression would hardly reduce
+TRIED_BYTES = 1 << 20  # from here on, it is cheap to compress a sample first
 HOT = "hot"  # internal: Arrow, but Parquet-backed history stays Parquet
 
 
@@ -60,7 +60,7 @@ class Layout:
             object.__setattr__(self, field.name, checked)
 
     def chosen_stats(self, schema: pa.Schema, time_column: str | None = None) -> list[str]:
-        """Return the names of the columns to compute statistics of; the time column comes first."""
+        """Return the names of the columns with statistics; the time column comes first."""
         if self.stats_columns is not None:
             found = set(schema.names)
             chosen = [name for name in self.stats_columns if name in found]
@@ -68,7 +68,7 @@ class Layout:
             chosen = columns_with_stats(schema)[:STATS_COLUMNS]
         if time_column is None or time_column not in schema.names:
             return chosen
-        # Of a segment's statistics only the first few are kept beside it.
+        # A segment's entry keeps only the first few statistics.
         return list(dict.fromkeys([time_column, *chosen]))
 
     @property
@@ -82,7 +82,7 @@ class Layout:
         key_columns: Sequence[str] = (),
         into: memoryview | None = None,
     ) -> Frame:
-        """Encode a frame of an Arrow segment; one is plain if it is tiny or hardly shrinks."""
+        """Encode a frame of an Arrow segment; do not compress it if that saves little."""
         size = size_of(batch)
         tiny = batch.num_rows < PLAIN_BYTES and size < PLAIN_BYTES * batch.num_columns
         tried = size >= TRIED_BYTES and self.compression != "none"
@@ -110,7 +110,7 @@ class Layout:
 
 
 def size_of(batch: pa.RecordBatch) -> int:
-    """Return the bytes of a batch's rows, or of its whole buffers where these are few."""
+    """Return the bytes of a batch's rows, or of its whole buffers if these are small."""
     size: int = batch.get_total_buffer_size()  # costs nothing, unlike `nbytes`
     return size if size <= FEW_BYTES else batch.nbytes
 

@@ -1,18 +1,18 @@
-"""Streams of dead letters: what a reader's members gave up, and what the rules of a stream refused.
+"""Streams of dead letters: events that members of a reader gave up, or that rules refused.
 
-Refused events are sent before the commit of their batch, so an acknowledged batch has each of its
-events in one of the two streams. They bear the batch's writer and number, so a batch that is
+Refused events are sent before the commit of their batch, so each event of an acknowledged batch is
+in one of the two streams. They are sent under the batch's writer and number. So a batch that is
 written again, after a crash between the two commits or by another task attempt, sends none twice.
 
-A late process must not send again what another has sent and committed: its letters are appended
-only if no others came since it found that the batch is not in the stream. Letters of a later batch
-come after that commit, hence after this look. And the look finds a batch that the stream would
-refuse, whose letters nobody should get.
+A late process must not send letters that another one has sent and committed. So it first checks
+that the batch is not in the stream, and appends its letters only if no others came since that
+check. Letters of a later batch follow the commit of this one, and so come after the check. It also
+finds a batch that the stream would refuse, for which no letters may be sent.
 
-What remains: letters of a write that is not committed in the end, and never repeated, stay. If the
-rules changed between two tries, the second one sends all that these refuse, also what the first
-one sent: no event is lost. A write without batch ids can't tell that it is repeated, so it has no
-letters: an event that breaks a rule refuses it.
+Limits: if a write is never committed, its letters stay. If the rules changed between two tries, the
+second one sends all that these rules refuse, also what the first one sent: no event is lost. A
+write without batch ids can't be recognized when it is repeated, so it sends no letters: an event
+that breaks a rule fails the write.
 """
 
 import hashlib
@@ -74,7 +74,7 @@ def open_letters(context: StreamContext, url: UrlLike, columns: pa.Schema) -> St
     try:
         target.log.open()
     except NotFoundError:
-        with suppress(AlreadyExistsError):  # another process makes it
+        with suppress(AlreadyExistsError):  # another process has just created it
             schema = pa.schema([*columns, *(pa.field(*each) for each in COLUMNS.items())])
             run_create(target, schema, spark_schema=None)
         target.log.open()
@@ -82,7 +82,7 @@ def open_letters(context: StreamContext, url: UrlLike, columns: pa.Schema) -> St
 
 
 def as_letters(events: pa.Table, told: Mapping[str, Any]) -> pa.Table:
-    """Return events with the columns of letters; what is told is a value each, or one for all."""
+    """Return events with the columns of letters; `told` has a list of values, or one for all."""
     for name, kind in COLUMNS.items():
         if name not in events.column_names:
             value = told.get(name)
@@ -118,7 +118,8 @@ def send_refused(
     letters = as_letters(events, told)
     digest = hashlib.blake2b(rules.text.encode(), digest_size=8).hexdigest()
     for _ in range(_TRIES):
-        tail, root = target.log.refresh().tail, context.log.refresh()  # in this order
+        # The order matters: no letters may have come since the check of the batch.
+        tail, root = target.log.refresh().tail, context.log.refresh()
         if find_repeated(context.status, root, key, batch=None) is not None:
             return
         check_claim(context.status.writers.find(root, key.claim) if key.claim else None, key)

@@ -1,8 +1,8 @@
 """One micro-batch of a streaming query: planned once, staged by many tasks, committed once.
 
-Its key is not known when it is planned: tasks and the commit bring it. A plan that fails does not
-end the query by itself: if the batch is in the stream already, it is done, whatever has changed
-since. Then tasks stage nothing, and the commit compares their rows with those in the stream.
+Its key is not known when it is planned: tasks and the commit pass it. A failure to plan does not
+end the query if the batch is in the stream already. Then tasks stage nothing, and the commit
+compares their rows with those in the stream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ from segstore_ds.write.task_writer import TaskWriter
 class BatchPlan:
     """What the tasks of one micro-batch share; picklable."""
 
-    root: Root  # the version it was planned on, without its lists: tasks look up their writer in it
+    root: Root  # the version it was planned on, reduced: tasks look up their writer in it
     job: WriteJob | None  # the write; None if it can't be planned
     failure: SegstoreError | None = None  # why it can't be planned
 
@@ -47,23 +47,23 @@ class BatchPlan:
         task: tuple[int, str],
         batches: Iterable[pa.RecordBatch],
     ) -> StagedTask:
-        """Stage one task's rows; only count them if there is nothing to write.
+        """Stage one task's rows, or only count them if there is nothing to write.
 
-        `request` is the planned one with the writer's key; `task` is the task's number and a text
-        for this attempt.
+        `request` is the planned one with the writer's key; `task` is the task's number, and a text
+        that identifies this attempt.
         """
         if self.job is not None and not self._has_nothing_to_stage(storage, request.writer):
             keyed = replace(self.job, request=replace(self.job.request, writer=request.writer))
             return keyed.open_task(*task).stage(batches)
         nowhere = Target(storage, normalise_schema(request.schema), request.layout, token=None)
-        if self.job is not None and self.job.names:  # facts of batches go by stored names
+        if self.job is not None and self.job.names:  # statistics are kept by stored names
             nowhere = replace(nowhere, schema=self.job.schema, names=self.job.names)
         return TaskWriter(nowhere, *task).stage(batches)
 
     def job_of(
         self, context: StreamContext, key: WriterKey, tasks: Sequence[StagedTask]
     ) -> WriteJob | None:
-        """Return the job to commit; None if the batch is in the stream and could not be planned."""
+        """Return the job to commit; None if it could not be planned and the batch is committed."""
         root = context.log.root
         check_stream(root, self.root.stream_id)
         if self.job is not None:
@@ -75,7 +75,7 @@ class BatchPlan:
         return None
 
     def _has_nothing_to_stage(self, storage: Storage, key: WriterKey | None) -> bool:
-        """Tell whether there is nothing to stage: the batch is known, or will be refused."""
+        """Tell whether the batch is committed, or will be refused."""
         if key is None:
             return False
         try:
@@ -86,7 +86,7 @@ class BatchPlan:
 
 
 def plan_batch(context: StreamContext, request: WriteRequest) -> BatchPlan:
-    """Plan a micro-batch; that a stream is sealed or has other columns is kept for the commit."""
+    """Plan a micro-batch; keep the error of a sealed stream or of other columns for the commit."""
     job = failure = None
     try:
         job = plan_job(context, request)

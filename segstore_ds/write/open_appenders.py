@@ -1,9 +1,10 @@
-"""The appenders that are open: flushed when their process ends, within `EXIT_S` seconds.
+"""The open appenders of a process, which are flushed when it ends, within `EXIT_S` seconds.
 
-At Python's end they are flushed twice: before threads end, while threads can still be started, and
-after the last of them, for what these have appended. SIGTERM ends a process without Python's end.
-If nothing else handles it when an appender is opened in the main thread, it flushes first: in a
-thread of its own, since the main thread may hold a lock that the flush needs.
+When the interpreter exits they are flushed twice: before it waits for threads, while new threads
+can still be started, and after the last thread, for what threads have appended. SIGTERM ends a
+process without that. So if SIGTERM has no handler when an appender is opened in the main thread, it
+gets one that flushes first: in another thread, since the main thread may hold a lock that the flush
+needs.
 """
 
 import _thread
@@ -28,11 +29,11 @@ class Flushable(Protocol):
 
 
 _OPEN: "weakref.WeakSet[Flushable]" = weakref.WeakSet()
-DROPPED: set[Flushable] = set()  # by all who used them, and not flushed yet
+DROPPED: set[Flushable] = set()  # garbage-collected, and not flushed yet
 
 
 def note_open(appender: Flushable) -> None:
-    """Flush an appender when the process ends before it is closed."""
+    """Register an appender, to be flushed if the process ends before it is closed."""
     _OPEN.add(appender)
     if threading.current_thread() is threading.main_thread():
         with suppress(ValueError):  # not in the main interpreter
@@ -49,7 +50,7 @@ def flush_open() -> None:
 
 
 def _on_sigterm(number: int, _frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)  # another one ends the process at once
+    signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
 
     def end() -> None:
         try:
@@ -57,11 +58,11 @@ def _on_sigterm(number: int, _frame: FrameType | None) -> None:
         finally:
             os.kill(os.getpid(), number)
 
-    # A Thread takes locks of its module when it starts, which the main thread may hold.
+    # Not `threading.Thread`: its start takes locks, which the main thread may hold.
     _thread.start_new_thread(end, ())
 
 
 atexit.register(flush_open)
-with suppress(RuntimeError):  # the threads have ended
-    # Only before they end can others be started, since Python 3.12.
+with suppress(RuntimeError):  # imported after the threads have ended
+    # Since Python 3.12 no thread can be started in an `atexit` function.
     getattr(threading, "_register_atexit", atexit.register)(flush_open)

@@ -1,4 +1,4 @@
-"""What a caller asks of a write, and where its tasks stage; made once, carried to the commit."""
+"""The request of a write, and the target of its tasks; both are fixed until the commit."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # few streams have rules
 class WriteRequest:
     """A request to write; `Stream.plan_write` describes each field.
 
-    `compact` says to compact a little after the commit, by the same layout. `key_columns` and
-    `time_column` are those of the stream if the write creates it.
+    `compact` asks for automatic compaction after the commit, with the same layout. `key_columns`
+    and `time_column` are for a stream that the write creates.
     """
 
     schema: pa.Schema = field(repr=False)
@@ -61,12 +61,12 @@ class Target:
     layout: Layout  # sizes and compression
     # The folder of the staged objects; None to stage nothing and only count the rows.
     token: str | None
-    key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
-    time_column: str | None = None  # the column whose bounds are kept whatever the layout says
-    names: tuple[str, ...] = ()  # of the columns in batches, if not as they are stored
-    rules: "BoundRules | None" = None  # what rows have to satisfy
+    key_columns: tuple[str, ...] = ()  # columns for which frames get a Bloom filter
+    time_column: str | None = None  # column whose bounds are kept whatever the layout says
+    names: tuple[str, ...] = ()  # column names in batches, if they differ from the stored names
+    rules: "BoundRules | None" = None  # rules for the rows
 
     @property
     def given(self) -> pa.Schema:
-        """The schema that batches are converted to: the stored one under the columns' names."""
+        """The schema that batches are converted to: the stored one with the columns' names."""
         return with_names(self.schema, self.names) if self.names else self.schema

@@ -1,11 +1,11 @@
-"""Rules for what is appended: events are checked where they are staged, before a commit names them.
+"""Rules for appended events, which are checked when they are staged.
 
-A rule holds for what is appended from then on, not for what is there: nobody can correct an event
-of an append-only stream, so a rule that old events break could never be set. Therefore nothing else
-asks: a compaction, a copy, a restore or an erasure is never refused for them.
+A rule holds for what is appended after it was set, not for older events: nobody can correct an
+event of an append-only stream, so a rule that old events break could never be set. Therefore only
+appends check rules; compactions, copies, restores and erasures do not.
 
 A commit compares the rules by which its rows were checked with those of the root that it follows,
-so no append that was planned before a rule gets past it.
+so an append that was planned before a rule can't break it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,22 +26,22 @@ from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.write.staged import Refused
 
-TEXT_MOST = 16_384  # characters of all rules of a stream: every commit has them
-_SHOWN = 100  # characters of a value in an error
+TEXT_MOST = 16_384  # most characters of all rules of a stream: every commit file has them
+_SHOWN = 100  # most characters of a value in an error
 _CHANGE = "first change them with stream.settings.update(rules=...)"
 _REMEDY = "correct it, or leave it out; stream.settings.rules has the rules"
-_Broken = tuple[str, tuple[str, ...], pa.Array]  # a rule, its columns, and false where it is broken
+_Broken = tuple[str, tuple[str, ...], pa.Array]  # a rule, its columns, and which rows keep it
 
 
 @dataclass(frozen=True, slots=True)
 class BoundRules:
     """The rules of a stream for batches of one schema; picklable."""
 
-    text: str  # the property
+    text: str  # the property of the stream
     not_null: tuple[str, ...]  # columns, by their names in batches
-    checks: tuple[tuple[str, Filters], ...]  # name and text of each, and its filters
-    dead_letters: str | None = None
-    keyed: bool = False  # rows that break a rule go there, since their write has a batch id
+    checks: tuple[tuple[str, Filters], ...]  # name and text of each check, and its filters
+    dead_letters: str | None = None  # the location for rows that break a rule
+    keyed: bool = False  # the write has a batch id, which dead letters need
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class BoundRules:
     def split(
         self, batches: Sequence[pa.RecordBatch], first: int
     ) -> tuple[list[pa.RecordBatch], list[Refused]]:
-        """Return the rows that break no rule, and the others with why."""
+        """Return the rows that break no rule, and the others with their reasons."""
         kept, refused = list[pa.RecordBatch](), list[Refused]()
         for batch in batches:
             sound = np.ones(batch.num_rows, bool)
@@ -146,7 +146,7 @@ def _parse(check: str, schema: pa.Schema) -> Filters:
 def parse_rules(
     given: Rules | Mapping[str, Any] | None, schema: pa.Schema, stored: Mapping[str, str]
 ) -> Rules:
-    """Return the rules that a user gives, of columns by their `stored` names."""
+    """Return the rules of a user, with `not_null` by `stored` names."""
     try:
         rules = given if isinstance(given, Rules) else Rules(**(given or {}))
         not_null, checks = tuple(rules.not_null), dict(rules.checks)

@@ -25,14 +25,14 @@ from segstore_ds.storage import Storage
 
 SURELY_READ_BYTES = 64 << 10
 BUFFER_BYTES = 8 << 20
-BUFFERS = 2  # of one task: one is filled while the other is written
+BUFFERS = 2  # per task: one is filled while the other is written
 
 
 class SegmentWriter:
     """Writes one segment object that no commit names yet.
 
-    Its `encoder` lays it out. `path` is relative to the folder of segments. The buffers of `pool`
-    are its own until `finish` or `abort`. The storage's mirrors receive every buffer, too.
+    `encoder` makes its bytes. `path` is relative to the folder of segments. It owns the buffers of
+    `pool` until `finish` or `abort`. The storage's mirrors get every buffer, too.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class SegmentWriter:
         return f"{self._storage.url}/{self._name}"
 
     def has_room(self, nbytes: int) -> bool:
-        """Tell whether the whole object stays in buffers after `nbytes` more."""
+        """Tell whether `nbytes` more fit in buffers without evicting any of the object."""
         return self._cache.has_room(nbytes)
 
     def add(self, piece: Frame | pa.RecordBatch) -> Record:
-        """Append a frame, or rows that the encoder makes one of; return what `read` takes.
+        """Append a frame, or rows that the encoder makes one of; return the record for `decode`.
 
-        The bytes are copied, written or referenced. A storage failure of an earlier write may be
-        raised here, or InvalidInputError if the rows can't be encoded.
+        The bytes are copied, written or referenced. Raises InvalidInputError if the rows can't be
+        encoded, and the StorageError of an earlier write.
         """
         if isinstance(piece, Frame):
             pieces, crc = self.encoder.add(piece), piece.crc
@@ -84,8 +84,8 @@ class SegmentWriter:
     ) -> tuple[Frame, Record | None] | None:
         """Append a frame that is encoded into the memory of a buffer with `nbytes` of room.
 
-        Returns None if none has so much. There is no record, and the frame was not appended, if
-        it took more; otherwise its bytes are valid only as long as the buffer holds them.
+        Returns None if no buffer has that much. If the frame needed more, it is returned without a
+        record, and was not appended. Else its bytes are valid only as long as the buffer has them.
         """
         found: list[Frame] = []
 
@@ -101,13 +101,13 @@ class SegmentWriter:
         return (found[0], record) if found else None
 
     def finish(self) -> SegmentEntry:
-        """Make the object complete and durable, also in the mirrors that acknowledge it.
+        """Make the object complete and durable, also in the mirrors that the entry then names.
 
-        Its buffers are given back; reads still work.
+        Its buffers return to the pool; reads still work.
         """
         staged: SegmentEntry
         end, staged = self.encoder.finish()
-        # Skip a small Arrow index: it is the usual case, and checking takes as long as writing.
+        # Skip a small Arrow index, the usual case: checking it takes as long as writing it.
         if staged.format == PARQUET or len(end) > SURELY_READ_BYTES:
             self._check_end(end, staged)
         self._cache.write(end)
@@ -118,7 +118,7 @@ class SegmentWriter:
     def decode(
         self, record: Record, rows: int, raw_bytes: int, schema: pa.Schema
     ) -> pa.RecordBatch:
-        """Return the rows of a frame, whose bytes a buffer or the object has, verified."""
+        """Return the rows of a frame, read and verified from a buffer or from the object."""
         data = pa.py_buffer(self._cache.read(record))
         return decode_frame(
             data,
@@ -130,11 +130,11 @@ class SegmentWriter:
         )
 
     def abort(self) -> None:
-        """End reading and discard an unfinished object; never raises, safe to repeat."""
+        """Discard an unfinished object, and allow no more reads; never raises, safe to repeat."""
         self._cache.abort()
 
     def _check_end(self, end: bytes, staged: SegmentEntry) -> None:
-        """Parse the index as readers will: a segment they would refuse must not be committed."""
+        """Parse the index as readers do: a segment that they refuse must not be committed."""
         try:
             find_format(staged.format, where=self.where).parse_index(
                 end, object_bytes=staged.bytes, where=self.where, footer_crc=staged.footer_crc
@@ -153,5 +153,5 @@ class SegmentWriter:
 
 
 def open_pool(storage: Storage) -> BufferPool:
-    """Return a pool of buffers that are at least as large as the storage's smallest upload part."""
+    """Return a pool with buffers of at least the storage's least part size."""
     return BufferPool(BUFFERS, max(BUFFER_BYTES, storage.profile.part_bytes))

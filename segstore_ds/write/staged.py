@@ -12,7 +12,7 @@ from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.storage import Storage
 
-# Rows that broke a rule, with why each did.
+# Rows that broke a rule, and the reason for each.
 Refused = tuple[pa.RecordBatch, tuple[str, ...]]
 
 
@@ -20,13 +20,12 @@ Refused = tuple[pa.RecordBatch, tuple[str, ...]]
 class StagedTask:
     """What one task staged: segments, or inline frames if its output was too small for a segment.
 
-    It travels from executor to driver: picklable, and small except for `frames`, which stay within
-    `inline_bytes`.
+    It is sent from executor to driver: picklable, and small; `frames` stay within `inline_bytes`.
     """
 
     task: int
     host: str
-    facts: BatchFacts  # of all rows but those that rules refused
+    facts: BatchFacts  # of all rows except those that rules refused
     segments: tuple[SegmentEntry, ...] = ()
     frames: tuple[Frame, ...] = ()
     refused: tuple[Refused, ...] = field(default=(), repr=False)
@@ -38,7 +37,7 @@ class StagedTask:
 
 
 def check_floor(root: Root, token: str) -> None:
-    """Raise StagedExpiredError if what has a token may be deleted already. Pure."""
+    """Raise StagedExpiredError if objects staged under a token may be deleted already. Pure."""
     version = names.parse_token_version(token)
     if version is not None and version < root.staging_floor:
         raise StagedExpiredError(
@@ -49,7 +48,7 @@ def check_floor(root: Root, token: str) -> None:
 
 
 def delete_staged(storage: Storage, segments: Iterable[SegmentEntry]) -> None:
-    """Delete staged objects that no commit can name, best effort: upkeep deletes the rest."""
+    """Delete staged objects that no commit can name, best effort: upkeep deletes what is left."""
     for segment in segments:
         for url in (None, *segment.mirrors):
             try:

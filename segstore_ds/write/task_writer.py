@@ -1,14 +1,14 @@
 """Writes the output of one task: rows become frames, and frames segments that no commit names yet.
 
 Small batches are first gathered into frames of about the target size. A task whose output stays
-within `inline_bytes` writes nothing: its frames travel to the driver, which writes one segment for
-all such tasks. All other bytes go through the write cache, to one segment after another. Nothing
-staged is visible before a commit names it, and no two attempts share a name, so a task may be
-repeated, killed or run twice.
+within `inline_bytes` writes nothing: its frames are sent to the driver, which writes one segment
+for all such tasks. All other bytes go through the write cache, to one segment after another.
+Nothing staged is visible before a commit names it, and no two attempts share a name, so a task may
+be repeated, killed or run twice.
 
-`plan_batch` chooses the format once, when the first segment is begun. Inline frames are Arrow,
-and so are rows that are read back before they are committed. Rows that Parquet can't store go into
-separate Arrow segments between the Parquet ones.
+`plan_batch` chooses the format once, when the first segment is begun. Inline frames and `readable`
+rows are always Arrow. Rows that Parquet can't store go into separate Arrow segments between the
+Parquet ones.
 """
 
 import logging
@@ -52,22 +52,22 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-FRAME_BYTES, COLUMN_BYTES = 4096, 256  # of a frame, beside its values, at most
-# Of events that a task sends to the dead letters, in its message: with more it is refused.
+FRAME_BYTES, COLUMN_BYTES = 4096, 256  # most bytes of a frame beside its values, and per column
+# Most bytes of dead letters that a task sends with its result; with more the write fails.
 REFUSED_BYTES = 8 << 20
-SPARE = 1.25  # a frame may take so much more of its raw size than the one before
-# The most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four
-# per column of a frame, for page headers and pages. Until the segment ends, each such column takes
-# 1.5 KB of the writer's memory. Readers refuse an index above about ten times that.
+SPARE = 1.25  # how much worse than the frame before a frame may compress, to fit as expected
+# Most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four per
+# column of a frame, for page headers and pages. Until the segment ends, each such column takes
+# 1.5 KB of the writer's memory. Readers refuse an index with more than about ten times as many.
 MOST_PIECES = 1 << 17
 
 
 class TaskWriter:
     """Stages the output of one task, which is number `task` of its job.
 
-    `attempt` differs for every attempt of any task. With `readable`, rows can be read back by
-    `read`, also after `finish`. After `finish` or `abort` every other call raises ClosedError.
-    Errors count rows from `first`.
+    `attempt` differs for every attempt of any task. With `readable`, `read` returns rows, also
+    after `finish`. After `finish` or `abort` the other calls raise ClosedError. Errors count rows
+    from `first`.
     """
 
     def __init__(
@@ -93,20 +93,21 @@ class TaskWriter:
         self._counters = counters or CacheCounters()
         self._stats_columns = layout.chosen_stats(target.schema, target.time_column)
         self._folder = target.token or ""
-        # Of rows that are not staged, because their batch is already committed.
+        # Facts of rows that are only counted, because their batch is already committed.
         self._counted = None if self._folder else BatchFacts()
         self._rows = 0
         self._gathered = FrameRows(layout.frame_rows)
         self._inline: list[Frame] = []
         self._inline_bytes = 0
         self._rules = BatchRules.of(layout, target.schema, task, readable=readable)
-        self._format: str | None = None  # of the segments, once the first was begun
+        self._format: str | None = None  # format of the segments, once the first was begun
         self._pool: BufferPool | None = None
         self._segment: SegmentWriter | None = None
-        self._shrunk = 1.0  # how much a frame is expected to be of its size before compression
+        self._shrunk = 1.0  # expected size of a frame after compression, as a share of its raw size
         self._staged: list[SegmentEntry] = []
         self._stats: list[tuple[int, Piece]] = []  # the rows of each segment, and their statistics
-        self._written: list[tuple[int, Callable[[], pa.RecordBatch]]] = []  # if readable
+        # If readable: rows of each written frame, and a function that decodes it.
+        self._written: list[tuple[int, Callable[[], pa.RecordBatch]]] = []
         self._finished = self._aborted = False
 
     @property
@@ -125,7 +126,7 @@ class TaskWriter:
         return self._finished
 
     def stage(self, pieces: Iterable[pa.RecordBatch | Frame], *, lent: bool = False) -> StagedTask:
-        """Take all pieces and finish; if that fails, nothing is left of the attempt."""
+        """Take all pieces and finish; after a failure, delete what was staged."""
         try:
             for piece in pieces:
                 self.take(piece, lent=lent)
@@ -135,10 +136,10 @@ class TaskWriter:
             raise
 
     def append(self, piece: pa.RecordBatch | Frame) -> None:
-        """Take rows, which are converted to the schema, or an encoded Arrow frame as it is.
+        """Take rows, which are converted to the schema, or an encoded Arrow frame.
 
         Encodes and writes when a frame is full. The caller may change the memory of the rows
-        as soon as it returns.
+        afterwards.
 
         Raises:
             SchemaMismatchError: A column or a value does not fit.
@@ -152,9 +153,9 @@ class TaskWriter:
         self.take(piece, lent=True)
 
     def take(self, piece: pa.RecordBatch | Frame, *, lent: bool = False) -> None:
-        """Take what is known to be sound, otherwise as `append`.
+        """Take rows or a frame that were checked before, otherwise as `append`.
 
-        The memory of rows that are not `lent` must never change again.
+        The memory of rows that are not `lent` must not change any more.
         """
         self._check_open()
         if isinstance(piece, Frame):
@@ -176,7 +177,7 @@ class TaskWriter:
                 self._gather(batch, lent=lent)
 
     def _ruled(self, rules: "BoundRules", pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Return the rows that no rule refuses; raise if one does and there are no dead letters."""
+        """Return the rows that break no rule; raise if one does and can't go to dead letters."""
         kept, remedy = pieces, ""
         if sends := rules.keyed and rules.dead_letters is not None:
             kept, refused = rules.split(pieces, self._next)
@@ -189,12 +190,12 @@ class TaskWriter:
         return kept
 
     def check(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Raise as `append` if one of some rows, which are counted from 0, breaks a rule."""
+        """Raise as `append` if a row, counted from 0, breaks a rule."""
         if self._target.rules is not None:
             self._target.rules.check([conform(batch, self._given) for batch in batches])
 
     def finish(self) -> StagedTask:
-        """Write the rest, make it durable and return the staged task; raises as `append`."""
+        """Write the rest, make all durable and return the staged task; raises as `append`."""
         self._check_open()
         self._encode(full=False)
         self._end_segment()
@@ -222,7 +223,7 @@ class TaskWriter:
         delete_staged(self._target.storage, self._staged)
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield rows `[start, end)` of those taken so far, staged or not, as batches in order."""
+        """Yield the rows `[start, end)` of all rows taken so far, in order."""
         if not self._readable:
             raise InvalidInputError("task is not readable", remedy="open it with readable=True")
         if self._aborted:
@@ -264,7 +265,7 @@ class TaskWriter:
         finally:
             for unwritten in pieces:
                 self._gathered.add(unwritten)  # for `read`
-            # Detach only the pieces that stay gathered: the others are encoded already.
+            # Only pieces that stay gathered are copied: the others are encoded already.
             self._gathered.detach(lent=lent)
 
     def _encode(self, *, full: bool) -> None:
@@ -318,7 +319,7 @@ class TaskWriter:
             self._write_batch(piece)
 
     def _write_batch(self, batch: pa.RecordBatch) -> None:
-        """Encode rows as an Arrow frame, into the memory of a buffer that surely has room."""
+        """Encode rows as an Arrow frame, into the memory of a buffer if one has enough room."""
         segment, encode = self._current(ARROW), partial(self._encoded, batch)
         expected = int(batch.nbytes * self._shrunk) + FRAME_BYTES + COLUMN_BYTES * len(self._stored)
         laid = None
@@ -336,7 +337,7 @@ class TaskWriter:
 
     def _write_rows(self, batch: pa.RecordBatch) -> None:
         segment, rows = self._current(PARQUET), batch.num_rows
-        # The encoded size is known only after the write; expect about the size of the last frame.
+        # The encoded size is known only after the write, so estimate it.
         if segment and self._is_full(segment, segment.encoder.expect_bytes(rows), rows):
             self._end_segment()
         segment = self._opened(PARQUET)
@@ -364,7 +365,7 @@ class TaskWriter:
             raise
 
     def _keep(self, pieces: Sequence[Frame | pa.RecordBatch]) -> None:
-        """Hold frames that could not be written, so that `read` still returns all rows."""
+        """Keep frames that could not be written, so that `read` still returns all rows."""
         self._inline += [piece for piece in pieces if isinstance(piece, Frame)]
 
     def _add_frame(self, frame: Frame) -> None:
@@ -439,14 +440,14 @@ class TaskWriter:
 
 
 def _under(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch under the names of a schema that is otherwise its own."""
+    """Return a batch with the column names of a schema with the same types."""
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
-    """Stage a task of few rows in one step, as a writer would; None unless they stay inline.
+    """Stage a few rows as a task in one step; None unless they stay inline.
 
-    Most of a small append is not its rows, but the code that it passes.
+    It does the same as a TaskWriter with less code to run, which is most of a small append's time.
     """
     layout, schema, rows = target.layout, target.schema, batch.num_rows
     fits = rows <= layout.frame_rows and size_of(batch) <= layout.inline_bytes
@@ -455,7 +456,7 @@ def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
     stats_columns = layout.chosen_stats(schema, target.time_column)
     batch = conform(batch, schema)
     if target.rules is not None and target.rules.broken(batch):
-        return None  # which says why
+        return None  # a TaskWriter raises the error
     frame = layout.encode(batch, stats_columns, target.key_columns)
     if frame.data.size > layout.inline_bytes:
         return None
@@ -463,7 +464,7 @@ def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
 
 
 def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> SegmentEntry:
-    """Write frames of several tasks as one segment, in the order given."""
+    """Write frames of several tasks as one segment, in the given order."""
     pool, counters = open_pool(storage), CacheCounters()
     writer = SegmentWriter(storage, path, pool, counters, ArrowEncoder())
     try:
