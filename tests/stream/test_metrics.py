@@ -9,7 +9,6 @@ from stream_kit import make_stream, numbers, wait
 
 import segstore_ds as segstore
 from segstore_ds.observe.figures import measure_lag
-from segstore_ds.options.arguments import CompactRules
 from segstore_ds.storage.locations import resolve_location
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -77,18 +76,6 @@ def test_idle_goes_by_the_newest_event_and_not_by_the_newest_commit():
     found = stream.metrics()
     assert (found.last_append, found.idle_s) == (appended, 30.0)
     assert found.last_commit > appended
-
-
-def test_compaction_leaves_no_small_segments(stream):
-    assert stream.metrics().small_segments == 0
-    for start in range(0, 60, 10):
-        stream.append(rows(10, start), layout=STAGED)
-    found = stream.metrics()
-    assert (found.small_segments, found.small_bytes) == (6, found.bytes)
-    stream.compact()
-    found = stream.metrics()
-    assert (found.segments, found.small_segments, found.small_bytes) == (1, 0, 0)
-    assert CompactRules().target_rows >= 60
 
 
 def test_lag_of_followers(stream, tmp_path):

@@ -9,18 +9,6 @@ import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
 
 
-def test_what_belongs_to_a_stream_shows_itself(stream):
-    """Somebody who types it at a prompt sees what it holds."""
-    stream.settings.update(time_column="ts", upkeep=None)
-    stream.readers.register("billing", start=3)
-    assert repr(stream.settings) == (
-        "Settings(key_columns=(), time_column='ts', rules=None, retention=None, expiry=(), "
-        "upkeep=None, publish=())"
-    )
-    assert repr(stream.readers) == "Readers(billing at 3)"
-    assert repr(stream.published) == "PublishedTables({})"
-
-
 @pytest.fixture
 def stream(tmp_path):
     made = segstore.create(

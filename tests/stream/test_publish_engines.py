@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
-import pyarrow as pa
 import pytest
 from fixtures_s3 import S3Server
 from fixtures_servers import FETCHES
@@ -86,23 +85,6 @@ def duckdb() -> Iterator[Ask]:
 
         yield ask
         process.stdin.close()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_duckdb_reads_renamed_columns_of_both_tables(duckdb: Ask, tmp_path: Path) -> None:
-    """By mapped names and by ids, in files from before and after; an old name is a new column."""
-    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
-    stream.append(events(0, 20), layout=SETTLED)
-    stream.change_schema(rename={"word": "text"})
-    stream.append(pa.table({"n": [20], "text": ["x"]}), layout=SETTLED)
-    stream.append(pa.table({"n": [21], "word": [5]}), layout=SETTLED, merge_schema=True)
-    for kind in ("delta", "iceberg"):
-        stream.publish(kind)
-        text = f"select n, text, word from {kind}_scan(?) order by n"  # noqa: S608 - of ours
-        assert duckdb(text, str(tmp_path / "s")) == rows_of(stream), kind
-        text = f"select n from {kind}_scan(?) where text = 'x' or word = 5"  # noqa: S608 - of ours
-        assert sorted(duckdb(text, str(tmp_path / "s"))) == [[20], [21]], kind
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError
 from segstore_ds.read import segments
 from segstore_ds.read.scan import run_task
+from segstore_ds.read.segments import PROCESS_CACHE
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -81,6 +82,9 @@ def test_second_read_sends_no_data_request(storage, form):
     assert data_calls(storage)
     assert stream.read().read_all() == events(0, 300)
     assert data_calls(storage) == []
+    # Should one name stand for other bytes after all, they are not confused.
+    kept = {(path, crc) for (_, path, crc), _ in PROCESS_CACHE._pieces}
+    assert kept == {(entry.path, entry.footer_crc) for entry in stream._log.root.entries}
     again = open_on(storage)
     assert again.read(55, 145).read_all() == events(55, 145)
     reading = snapshot(again).plan(120)

@@ -45,6 +45,8 @@ def test_reader_starts_at_the_head_and_resumes():
     assert values(stream, "reader:etl") == list(range(12, 30))
     assert held(stream) == {"etl": 12}
     assert stream.readers["etl"].record.offset == 12
+    open_on(storage, clock=stream._log.clock).append(numbers(30, 40))
+    again.publish(40)  # it looks for a newer tail before it calls a position wrong
     assert "etl" in stream.readers
     assert "x" not in stream.readers
     with pytest.raises(NotFoundError, match="no such reader"):

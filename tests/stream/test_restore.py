@@ -25,18 +25,6 @@ def test_restore_brings_back_events_under_new_offsets():
     stream.verify().check()
 
 
-def test_restore_hides_what_lay_below_the_old_head():
-    """A segment that straddled the head is listed whole; its older events stay hidden."""
-    stream, _ = make_stream(3)
-    stream.truncate(13)
-    version = stream.version
-    stream.overwrite(numbers(90, 91))
-    stream.restore(version)
-    assert values(stream) == list(range(13, 30))
-    assert (stream.head, stream.tail) == (34, 51)
-    stream.verify().check()
-
-
 def test_restore_brings_the_columns_back():
     """What was written since under another schema does not stand in the way."""
     stream, _ = make_stream(2)

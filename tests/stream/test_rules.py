@@ -154,6 +154,17 @@ def test_write_that_was_planned_before_a_rule_is_refused():
     assert stream.refresh().tail == 0
 
 
+def test_append_by_a_handle_that_has_not_seen_a_rule_is_checked_by_it():
+    stream = make_stream(0)[0]
+    other = open_on(stream._log.storage, clock=stream._log.clock)
+    other.settings.update(rules=RULES)
+    with pytest.raises(InvalidInputError, match="row=2, column='n'"):
+        stream.append(BAD)
+    other.settings.update(rules=None)
+    stream.append(BAD)
+    assert stream.tail == 4
+
+
 def test_repeated_batch_changes_nothing_whatever_the_rules_are_now():
     stream = make_stream(0)[0]
     stream.append(BAD, writer_id="w", batch_id=1)

@@ -143,20 +143,6 @@ def test_merges_of_parts_keep_filters(monkeypatch: Any) -> None:
     assert len(look_up(stream, stream.url, WANTED)[0]) == 8
 
 
-def test_clone_and_follower_have_the_filters_and_the_key_columns(
-    stream: Stream,
-) -> None:
-    for mode in ("clone", "segments"):
-        url = f"memory://{uuid.uuid4().hex}"
-        stream.copy_to(url, mode=mode, copy_id=mode)
-        copied = segstore.open(url)
-        found, ranges = look_up(copied, url, WANTED)
-        assert len(found) == 4
-        assert copied.verify().ok
-        assert copied.settings.key_columns == ("user",)
-        assert ranges < 15 or mode == "segments"
-
-
 def test_a_missing_segment_is_looked_at_once_it_is_back(monkeypatch: Any) -> None:
     """No filter is recorded of what was not there; nor does asking in vain make commits."""
     with monkeypatch.context() as patch:

@@ -16,6 +16,7 @@ from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import salvage
 from segstore_ds.stream.stream import Stream
+from segstore_ds.write import task_writer
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("x", pa.list_(pa.int32()))])
@@ -182,6 +183,25 @@ def test_rows_that_parquet_refuses_are_arrow_and_logged(caplog):
     assert formats(stream) == ["arrow"]
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
     assert "column='v'" in record.getMessage()
+
+
+@pytest.mark.parametrize(("layout", "rows"), [(ARROW, 40), (PARQUET, 20)])
+def test_segments_end_at_the_limit_of_pieces(monkeypatch, layout, rows):
+    # Four frames of Arrow have a checksum each; of Parquet's three columns each page has two.
+    most = 4 if layout is ARROW else 2 * pieces_of_a_frame()
+    monkeypatch.setattr(task_writer, "MOST_PIECES", most)
+    stream = make(layout, rows=50)
+    expected = [rows] * (50 // rows) + [50 % rows]
+    assert [entry.rows for entry in stream._log.root.entries] == expected
+    assert stream.read().read_all() == table(0, 50)
+    monkeypatch.setattr(task_writer, "MOST_PIECES", 1)
+    assert [entry.rows for entry in make(layout, rows=50)._log.root.entries] == [10] * 5
+
+
+def pieces_of_a_frame() -> int:
+    writer = PARQUET.parquet_encoder(SCHEMA, [])
+    writer.add(table(0, 10).to_batches()[0])
+    return writer.pieces
 
 
 def test_nested_columns_have_the_types_of_the_schema():

@@ -18,6 +18,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.reader_record import (
     Span,
 )
+from segstore_ds.read import reader_records
 from segstore_ds.stream.opening import open as open_on
 
 
@@ -229,6 +230,37 @@ def test_members_go_on_at_the_head_where_events_are_gone():
     assert sorted(chain.from_iterable(drain(first, second))) == list(range(25, 40))
     with pytest.raises(ReaderConflictError, match=r"members=\['w1', 'w2'\]"):
         stream.follow("billing", start="head")
+
+
+def test_a_joiner_whose_announcement_fails_is_no_member():
+    stream, storage = make_stream(1)
+
+    def truncate():
+        stream.truncate(5)
+
+    slow = Meddling(storage, next_commit(stream), truncate)
+    with pytest.raises(TruncatedError):
+        join(open_on(slow, clock=stream._log.clock), "w1", start=0)
+    assert record(stream).members == {}
+
+
+def test_a_busy_group_ends_no_loop(monkeypatch):
+    """Where each race is lost, it goes on when one is not."""
+    stream, storage = make_stream(2)
+    monkeypatch.setattr(reader_records, "_ATTEMPTS", 2)
+    other, lost = join(stream, "w1"), []
+
+    def come_first():
+        other.renew()
+        lost.append(1)
+        slow.met = len(lost) % 5 == 0
+
+    slow = Meddling(storage, "create readers/", come_first)
+    busy = join(open_on(slow, clock=stream._log.clock), "w2")
+    assert len(lost) == 5
+    slow.met = False
+    busy.renew()
+    assert len(lost) == 10
 
 
 def test_members_of_a_sealed_stream_wait_for_each_other():

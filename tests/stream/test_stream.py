@@ -13,7 +13,6 @@ from segstore_ds.errors import (
     AlreadyExistsError,
     InvalidInputError,
     SchemaMismatchError,
-    TruncatedError,
 )
 from segstore_ds.log.clock import Clock
 
@@ -73,20 +72,6 @@ def test_every_form_of_cut(stream: segstore.Stream) -> None:
     before = moment - dt.timedelta(microseconds=1)
     assert values(stream, before) == list(range(10, 30))
     assert values(stream, "1999-01-01T00:00:00Z", "2099-01-01T00:00:00+01:00") == list(range(30))
-
-
-def test_start_below_the_head_names_what_is_lost(
-    stream: segstore.Stream, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An overwrite moved the head; reading below it is an error, or a warning if so asked."""
-    stream.overwrite(numbers(30, 32))
-    with pytest.raises(TruncatedError, match=r"lost='\[5, 30\)'"):
-        stream.read(5)
-    with pytest.raises(TruncatedError, match=r"lost='\[5, 20\)'"):
-        stream.read(5, 20)
-    assert values(stream, 5, fail_on_data_loss=False) == [30, 31]
-    assert values(stream, 5, 20, fail_on_data_loss=False) == []
-    assert ["[5, 30)" in caplog.messages[0], "[5, 20)" in caplog.messages[1]] == [True, True]
 
 
 def test_projection_and_filters(stream: segstore.Stream) -> None:

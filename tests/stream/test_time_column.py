@@ -210,14 +210,6 @@ def test_what_is_no_interval_is_refused(tmp_path: Any, interval: Any) -> None:
         filled(tmp_path, [1]).read(event_time=interval)
 
 
-def test_times_of_a_stream_without_time_column_are_refused(tmp_path: Any) -> None:
-    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
-    with pytest.raises(InvalidInputError, match=r"settings\.update"):
-        stream.read(cut(1))
-    with pytest.raises(InvalidInputError, match=r"settings\.update"):
-        stream.read(event_time=(at(1), None))
-
-
 def test_segments_show_their_bounds_and_the_watermark(tmp_path: Any) -> None:
     stream = filled(tmp_path, [1, 5], [None], [3, 9], [7])
 

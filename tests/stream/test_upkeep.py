@@ -162,12 +162,6 @@ def test_off_is_off() -> None:
     assert versions(stream)[0] == start
 
 
-@pytest.mark.parametrize("bounds", [{"keep_s": -1}, {"keep_versions": 0}, {"grace_s": 3600}])
-def test_policy_out_of_range_is_refused(bounds: dict[str, int]) -> None:
-    with pytest.raises(InvalidInputError):
-        UpkeepPolicy(**bounds)
-
-
 @pytest.mark.usefixtures("no_inline")
 @pytest.mark.background_upkeep
 def test_append_does_not_wait_for_a_round() -> None:
