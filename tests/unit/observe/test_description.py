@@ -6,16 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 from picture_kit import NOON
-from stream_kit import STAGED, make_stream, numbers, wait
+from stream_kit import make_stream, wait
 
-import segstore_ds as segstore
 from segstore_ds.observe import description
 from segstore_ds.observe.description import BARS, LANES, Bar, _bars, describe
 from segstore_ds.observe.drawing import draw_stream
 from segstore_ds.observe.figures import FollowerFigures, Lag, ReaderFigures, Segments
 from segstore_ds.publish.snapshot import Published
-
-PARQUET = segstore.Layout(inline_bytes=0, segment_format="parquet")
 
 
 def test_bars_of_many_segments_are_few_and_lose_none():
@@ -28,22 +25,6 @@ def test_bars_of_many_segments_are_few_and_lose_none():
     assert all(bar.end == after.start for bar, after in pairwise(bars))
     assert sum(bar.segments for bar in bars) == count
     assert sum(bar.bytes for bar in bars) == sizes.sum()
-
-
-def test_bars_are_the_segments_of_a_short_stream():
-    stream, _ = make_stream(0)
-    for size, layout in ((30, STAGED), (20, PARQUET), (10, STAGED)):
-        stream.append(numbers(0, size), layout=layout)
-    stream.truncate(35)
-    found = describe(stream._context, storage=False)
-    rows = stream.segments().read_all().to_pylist()
-    assert [(bar.start, bar.end, bar.bytes, bar.format) for bar in found.bars] == [
-        (row["start"], row["end"], row["bytes"], row["format"]) for row in rows
-    ]
-    assert (found.start, found.figures.head) == (30, 35)
-    assert [*found.segments] == rows[::-1]
-    assert found.columns == {"n": "int64", "s": "string"}
-    assert found.figures.storage is None
 
 
 def test_steps_tell_every_commit(monkeypatch):

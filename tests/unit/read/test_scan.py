@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from stream_kit import snapshot
 
-from segstore_ds.errors import MissingObjectError, SnapshotExpiredError
+from segstore_ds.errors import InvalidInputError, MissingObjectError, SnapshotExpiredError
 from segstore_ds.format.root import Root
 from segstore_ds.read import decode, segments
 from segstore_ds.read.scan import run_task
@@ -79,6 +79,17 @@ def test_large_segments_are_read_by_range_as_small_ones_whole(stream, monkeypatc
     monkeypatch.setattr(segments, "READ_BYTES", 1000)
     assert read(stream) == whole
     assert read(stream, 333, 777, partition_rows=9) == table(333, 777)
+
+
+def test_plan_keeps_its_version_when_the_handle_refreshes(stream):
+    pinned = snapshot(stream)
+    reading, other = pinned.plan(), pinned.plan(0, 10)
+    stream.overwrite(table(0, 3))
+    tasks = pinned.tasks(reading)
+    batches = [batch for task in tasks for batch in run_task(reading, task)]
+    assert pa.Table.from_batches(batches) == table(0, 1000)
+    with pytest.raises(InvalidInputError, match="bound to another stream or version"):
+        snapshot(stream).tasks(other)
 
 
 @pytest.mark.usefixtures("no_inline")

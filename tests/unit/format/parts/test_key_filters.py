@@ -42,6 +42,14 @@ def test_malformed_filters_are_refused(column: pa.Array) -> None:
         parse_filters(pa.record_batch([column], ["other"]), "filters", where="x")
 
 
+def test_filters_of_another_part_are_refused() -> None:
+    columns = from_entries([SegmentEntry(n, f"t/{n}", 9, 99, 9, 7) for n in range(4)])
+    part, _ = segments.build_part(columns, Stats(4, {}), SEGMENTS)
+    _, behind = segments.build_part(columns, Stats(4, {}), [None, {}, {}, {}])
+    with pytest.raises(CorruptionError, match="wrong digest"):
+        segments.read_filters(part, behind, where="x")
+
+
 def test_no_value_of_a_frame_is_lost() -> None:
     for sizes in ((8, 8), (30, 30, 2), (60, 60, 60), (0, 5), (1,)):
         frames = []
