@@ -96,16 +96,6 @@ def lose_part(storage: Storage) -> None:
     storage.delete(max(open_on(storage)._log.root.parts, key=lambda part: part.count).path)
 
 
-def lose_history(storage: Storage) -> None:
-    """Lose the newest history part."""
-    storage.delete(open_on(storage)._log.root.history_parts[-1].path)
-
-
-def lose_dropped(storage: Storage) -> None:
-    """Lose a list of what was dropped."""
-    storage.delete(open_on(storage)._log.root.retired_parts[0].path)
-
-
 def lose_hint(storage: Storage) -> None:
     """Damage the hint."""
     storage.put("log/_latest", b"rubbish")
@@ -117,11 +107,7 @@ def lose_newest(storage: Storage) -> None:
     storage.put(name, storage.get(name)[:-9])
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [lose_part, lose_history, lose_dropped, lose_hint, lose_newest],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize("harm", [lose_part, lose_hint, lose_newest], ids=lambda f: f.__name__)
 @EACH_FAULT
 def test_repair_survives_a_fault_at_every_call(
     harm: Callable[[Storage], None], fault: Fault

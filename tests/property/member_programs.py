@@ -13,7 +13,7 @@ import pytest
 from actors import Actor, Program
 from commit_programs import open_log
 from interleaving import Event, Scene, Violation
-from retention_programs import GIVEN_UP, appender, scene
+from retention_programs import GIVEN_UP, scene
 
 from segstore_ds.errors import LeaseLostError
 from segstore_ds.format import names
@@ -165,5 +165,5 @@ def member(rounds: int, *, leaves: bool = False) -> Program:
 
 def shared_scene(actors: dict[str, Program], **options: object) -> Scene:
     """Return a scene of members over a stream of two events."""
-    plain = scene(actors, *(appender(letter * 12) for letter in "ab"), **options)
+    plain = scene(actors, "ab", **options)
     return replace(plain, ghost=Shared(), observe=observe, check=check_files)

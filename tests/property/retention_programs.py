@@ -169,8 +169,9 @@ def _placed(data: bytes, files: Mapping[str, bytes]) -> tuple[tuple[int, str], .
 # --- programs ------------------------------------------------------------------------------------
 
 
-def staged(actor: Actor, version: int, nonce: str) -> AppendPlan:
+def staged(actor: Actor, version: int, letter: str) -> AppendPlan:
     """Stage a segment of one event for a job that was planned on a version."""
+    nonce = letter * 12
     token = names.build_token(version, nonce)
     path = names.build_segment_path(token, "0-0-0.arrow")
     actor.storage.create(names.segment_object(path), b"events")
@@ -203,25 +204,25 @@ def acting(work: Callable[[Actor, StreamContext], object]) -> Program:
     return run
 
 
-def job(nonce: str, *, staged_on: int) -> Program:
+def job(letter: str, *, staged_on: int) -> Program:
     """Commit what was staged on a version before the exploration began."""
 
     def run(actor: Actor) -> None:
         log = open_log(actor, hints=False)
         log.reopen()
-        plan = staged(actor, staged_on, nonce)
+        plan = staged(actor, staged_on, letter)
         actor.note("ready")
         commit(actor, log, plan)
 
     return run
 
 
-def appender(nonce: str, *, overwrites: bool = False) -> Program:
+def appender(letter: str, *, overwrites: bool = False) -> Program:
     """Stage one event and commit it, in place of what is there if asked."""
 
     def work(actor: Actor, context: StreamContext) -> None:
         log = context.log
-        plan = staged(actor, log.root.version, nonce)
+        plan = staged(actor, log.root.version, letter)
         if overwrites:
             plan = replace(plan, job=replace(plan.job, overwrite_to=log.root.tail))
         commit(actor, log, plan)
@@ -248,13 +249,13 @@ def pinned(version: int) -> Program:
     return run
 
 
-def compactor(nonce: str) -> Program:
+def compactor(letter: str) -> Program:
     """Put one segment in the place of all that are listed now."""
 
     def work(actor: Actor, context: StreamContext) -> None:
         root = context.log.root
         placed = list(context.status.segments(root, root.head, root.tail))
-        path = names.build_segment_path(names.build_token(root.version, nonce), "0-0-0.arrow")
+        path = names.build_segment_path(names.build_token(root.version, letter * 12), "0-0-0.arrow")
         actor.storage.create(names.segment_object(path), b"events")
         rows = sum(segment.entry.rows for segment in placed)
         inputs = tuple((segment.entry.segment_id, segment.entry.path) for segment in placed)
@@ -367,14 +368,18 @@ def empty_scene(actors: dict[str, Program], **options: object) -> Scene:
     return Scene(actors=actors, **{**given, **options})
 
 
-def scene(actors: dict[str, Program], *before: Program | int, **options: object) -> Scene:
-    """Return a scene over a stream with a past: programs that ran one after another, and sleeps."""
+def scene(actors: dict[str, Program], *before: Program | int | str, **options: object) -> Scene:
+    """Return a scene over a stream with a past: programs that ran one after another, and sleeps.
+
+    A text stands for appends of its letters.
+    """
     play = Play(empty_scene({}, dates_commits=options.get("dates_commits", False)))
     for number, step in enumerate(before):
         if isinstance(step, int):
             play.sleep(step)
-        else:
-            play.perform(f"past{number}", step)
+            continue
+        for program in map(appender, step) if isinstance(step, str) else [step]:
+            play.perform(f"past{number}", program)
     return empty_scene(
         actors,
         ghost=play.ghost,
