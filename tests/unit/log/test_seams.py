@@ -16,8 +16,9 @@ from segstore_ds.stream.opening import open as open_on
 class _Defective(WrappedStorage):
     """A storage that has a bug, from the commit of the next version on."""
 
-    def __init__(self, inner: object, version: int) -> None:
+    def __init__(self, inner: object, version: int, error: Exception) -> None:
         super().__init__(inner)  # type: ignore[arg-type]
+        self._error = error
         self.calls = 0
         self._version = version
         self._committed = False
@@ -25,7 +26,7 @@ class _Defective(WrappedStorage):
     def around(self, verb: str, path: str, work: Callable[[], object]) -> object:
         if self._committed and path != "log/_latest":
             self.calls += 1
-            raise RuntimeError(verb, path)
+            raise self._error
         done = work()
         self._committed |= f"{self._version:020d}" in path and verb == "create"
         return done
@@ -39,16 +40,21 @@ def test_what_ends_the_process_is_not(error: type[BaseException]) -> None:
         raise error
 
 
-def test_a_defect_after_the_commit_is_not_the_commits(caplog: pytest.LogCaptureFixture) -> None:
-    """Merging parts, compaction and retention all fail with an unexpected exception."""
+@pytest.mark.parametrize(
+    ("error", "logged"), [(RuntimeError("x"), "; this is a bug"), (MemoryError("x"), ": x")]
+)
+def test_a_defect_after_the_commit_is_not_the_commits(
+    error: Exception, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Merging parts, compaction and retention all fail with what is no error of ours."""
     stream, storage = make_stream(8)
     stream.settings.update(retention=RetentionPolicy(max_bytes=1))
     wait(storage, HOUR)
-    broken = _Defective(storage, stream.refresh().version + 1)
+    broken = _Defective(storage, stream.refresh().version + 1, error)
     writer = open_on(broken, clock=storage.time.clock)
     commit = writer.append(numbers(80, 90), layout=STAGED, compact="auto")
     assert (commit.start, commit.end) == (80, 90)
     assert broken.calls
-    assert "compaction failed and was skipped; this is a bug" in caplog.text
+    assert f"compaction failed and was skipped{logged}" in caplog.text
     fresh = open_on(storage, clock=storage.time.clock)
     assert values(fresh) == list(range(90))
