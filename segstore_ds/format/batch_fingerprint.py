@@ -1,10 +1,10 @@
-"""Fingerprints of batches, with which a repeated batch is compared (FORMAT.md 3.4).
+"""Fingerprints of batches, by which a repeated batch is compared (FORMAT.md 3.4).
 
 A fingerprint is computed from the statistics that are computed anyway, merged over everything that
-was staged. It therefore does not depend on the order of rows, on how they were split into tasks,
-frames and segments, or on the format of segments. A column is compared only if both batches have
-it, in types whose bounds mean the same, and only if both know the same bounds, so the same rows
-never look different.
+was staged. So it does not depend on the order of rows, on how they were split into tasks, frames
+and segments, or on the format of segments. A column is compared only if both batches have it, in
+types with comparable bounds, and know the same of its bounds. So the same rows never look
+different.
 """
 
 import base64
@@ -21,7 +21,7 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.bounds import Bound, Bounds, Piece, compute, merge
 
-COLUMNS_MOST = 32  # On disk: the most that this version writes; a reader accepts any number.
+COLUMNS_MOST = 32  # On disk: most columns that this version writes; a reader accepts any number.
 _CELL = struct.Struct(">4sI")  # On disk: a column's key and its digest.
 _LOW, _HIGH = 1, 2  # On disk: which bounds are known, in the lowest bits of the digest.
 _NO_BOUND = 0xFFFFFFFF  # On disk: replaces the length of an unknown bound.
@@ -49,7 +49,7 @@ def gather_facts(parts: Sequence[BatchFacts]) -> BatchFacts:
 
 
 def encode_fingerprint(facts: BatchFacts) -> str:
-    """Return the text that the root stores for a batch; empty without statistics."""
+    """Return the text of a fingerprint, as the root stores it; "" without statistics."""
     cells = {_key(label): _digest(bounds, facts.rows) for label, bounds in facts.stats.items()}
     packed = b"".join(_CELL.pack(*cell) for cell in sorted(cells.items())[:COLUMNS_MOST])
     return base64.b64encode(packed).decode()
@@ -66,8 +66,8 @@ def decode_fingerprint(text: str, *, where: str) -> dict[bytes, int]:
 def differing_columns(fingerprint: str, facts: BatchFacts) -> list[str]:
     """Return the columns in which a batch differs from the batch of a fingerprint.
 
-    A column that only one batch has is ignored. So is a column for which only one batch knows the
-    lower bound, or only one knows the upper bound.
+    Ignores a column that only one batch has, or of which only one knows the lower bound or only one
+    knows the upper bound.
     """
     known = decode_fingerprint(fingerprint, where="writers")
     names = []
@@ -85,7 +85,7 @@ def _key(label: str) -> bytes:
 
 
 def _digest(stats: Bounds, rows: int) -> int:
-    """Digest null count and bounds into 30 bits; the two lowest tell which bounds are known."""
+    """Digest null count and bounds into 30 bits; the two lowest bits say which bounds are known."""
     message, known = struct.pack("<Q", stats.nulls), 0
     empty = stats.nulls == rows  # without values, both bounds count as known
     for bit, bound in ((_LOW, stats.min), (_HIGH, stats.max)):

@@ -1,7 +1,7 @@
-"""Split-block Bloom filters of key columns: which values a frame surely does not hold.
+"""Split-block Bloom filters of key columns: they show which values a frame does not hold.
 
-The algorithm is Parquet's: xxHash64 of the value's bytes as Parquet encodes it plain, a block of
-256 bits by the upper half of the hash, and one bit in each of its eight words by the lower half.
+The algorithm is Parquet's: xxHash64 of the value's bytes in Parquet's plain encoding; the upper
+half of the hash selects a block of 256 bits, and the lower half one bit in each of its eight words.
 Values are hashed in the type in which they are stored. All steps are vectorised: hashing one value
 at a time would take longer than encoding the frame.
 """
@@ -34,11 +34,11 @@ _SALTS = np.array(
     ],
     np.uint32,
 )
-VALUE_BITS = 16  # per distinct value: one absent value in 700 is taken for one that may be there
-LEAST_VALUE_BITS = 4  # with fewer, every third absent value is: not worth its bytes
-SHARE = 0.025  # of a frame's bytes, for all of its filters
+VALUE_BITS = 16  # bits per distinct value: one in 700 absent values is a false positive
+LEAST_VALUE_BITS = 4  # with fewer bits one in three is: such a filter is not worth its bytes
+SHARE = 0.025  # share of a frame's bytes for all of its filters
 MOST_VALUE_BYTES = 1024  # columns with a longer value have no filter
-MOST_SET = 0.5  # of the bits of joined filters: one absent value in 250 passes then
+MOST_SET = 0.5  # most set bits in joined filters: one in 250 absent values is a false positive
 
 Filters = Mapping[str, bytes]  # the filter of each column that has one
 Hashes = npt.NDArray[np.uint64]
@@ -55,19 +55,19 @@ _P1, _P2, _P3, _P4, _P5 = (np.uint64(prime) for prime in _PRIMES)
 
 
 def has_filter(data_type: pa.DataType) -> bool:
-    """Tell whether a column of a type in normal form may be a key: no floats, nothing nested."""
+    """Tell whether a type in normal form may be a key: neither float, nested nor null."""
     return not (t.is_nested(data_type) or t.is_floating(data_type) or t.is_null(data_type))
 
 
 def distinct_values(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[str, pa.Array]:
-    """Return the `distinct` values of those of the named columns that may be keys."""
+    """Return the `distinct` values of the named columns that may be keys."""
     return {name: distinct(batch.column(name)) for name in keys_of(batch.schema, columns)}
 
 
 def build_filters(
     schema: pa.Schema, columns: Mapping[str, pa.Array], *, frame_bytes: int
 ) -> Filters:
-    """Return filters of the `distinct_values` of a frame, as far as `SHARE` of its bytes allows."""
+    """Return filters of the `distinct_values` of a frame, within `SHARE` of its bytes."""
     found = {}
     left = int(frame_bytes * SHARE)
     for place, (name, values) in enumerate(columns.items()):
@@ -83,17 +83,17 @@ def build_filters(
 
 
 def keys_of(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
-    """Return those of some columns that a schema in normal form has and that may be keys."""
+    """Return the columns that a schema in normal form has and that may be keys."""
     places = ((name, schema.get_field_index(name)) for name in columns)
     return [name for name, place in places if place >= 0 and has_filter(schema.field(place).type)]
 
 
 def insert(hashes: Hashes, blocks: int) -> bytes:
-    """Return a filter of so many blocks that holds the hashes."""
+    """Return a filter of `blocks` blocks that has the hashes."""
     bits = np.zeros(blocks * _BLOCK_BITS, np.bool_)
     word = _block_of(hashes, blocks) * _BLOCK_BITS
     low = hashes.astype(np.uint32)
-    for salt in _SALTS:  # word by word: all eight of each value at once would leave the CPU's cache
+    for salt in _SALTS:  # word by word: all eight at once would not fit in the CPU's cache
         bits[word + ((low * salt) >> np.uint32(27))] = True
         word += 32
     return np.packbits(bits, bitorder="little").tobytes()
@@ -112,7 +112,7 @@ def _bits_of(hashes: Hashes, blocks: int) -> _Places:
 
 
 def may_hold(data: bytes, hashes: Hashes) -> npt.NDArray[np.bool_]:
-    """Tell of each hash whether a value with it may be in a filter."""
+    """Tell for each hash whether a filter may hold its value."""
     places = _bits_of(hashes, len(data) // BLOCK_BYTES)
     held = np.frombuffer(data, np.uint8)[places >> 3] >> (places & 7).astype(np.uint8)
     found: npt.NDArray[np.bool_] = (held & 1).all(axis=1)
@@ -120,7 +120,7 @@ def may_hold(data: bytes, hashes: Hashes) -> npt.NDArray[np.bool_]:
 
 
 def hold_any(filters: Sequence[bytes], hashes: Hashes) -> npt.NDArray[np.bool_]:
-    """Tell of each filter whether a value with one of the hashes may be in it."""
+    """Tell for each filter whether it may hold a value with one of the hashes."""
     words = np.frombuffer(b"".join(filters), "<u4").reshape(-1, 8)
     blocks = np.array([len(data) // BLOCK_BYTES for data in filters], np.uint64)
     first = np.cumsum(blocks) - blocks
@@ -134,10 +134,9 @@ def hold_any(filters: Sequence[bytes], hashes: Hashes) -> npt.NDArray[np.bool_]:
 
 
 def join_filters(filters: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return fewer filters that hold what the given ones hold: neighbours of one size as one.
+    """Join neighbouring filters of one size; the result holds all values of the given filters.
 
-    A value is in one of the given ones only if it is in one of the returned ones. Filters that
-    would be too full together stay apart.
+    Filters that would be too full together are not joined.
     """
     found: list[npt.NDArray[np.uint8]] = []
     for data in filters:
@@ -152,9 +151,9 @@ def join_filters(filters: Sequence[bytes]) -> tuple[bytes, ...]:
 
 
 def lacks_value(filters: Sequence[bytes], column: pa.Array) -> bool:
-    """Tell whether all filters deny a value of their column, so that reads would lose rows.
+    """Tell whether some value of a column is in none of its filters, so that reads would lose rows.
 
-    Values that are too long to hash are not looked up, so it does not matter what filters say.
+    Values that are too long to hash are ignored: reads do not look them up in filters.
     """
     if not has_filter(column.type):
         return True
@@ -174,7 +173,7 @@ def _short_enough(values: pa.Array) -> pa.Array:
 
 
 def encode_filters(filters: Filters) -> dict[str, str]:
-    """Return the filters of a frame as a footer holds them."""
+    """Return the filters of a frame as JSON for a footer."""
     return {name: base64.b64encode(data).decode() for name, data in filters.items()}
 
 
@@ -188,19 +187,19 @@ def decode_filters(value: Any, *, where: str) -> dict[str, bytes]:
 
 
 def check_filter(data: bytes, *, where: str) -> bytes:
-    """Return the bytes of a filter; a CorruptionError if they can't be one."""
+    """Return the bytes of a filter; CorruptionError if they can't be one."""
     if not data or len(data) % BLOCK_BYTES:
         raise CorruptionError("a filter of a segment cannot be read", where=where)
     return data
 
 
 def hash_values(array: pa.Array) -> Hashes | None:
-    """Return the hash of each distinct value but null; None if one is too long to hash."""
+    """Return the hash of each distinct value except null; None if one is too long to hash."""
     return hash_distinct(distinct(array), array.type)
 
 
 def distinct(array: pa.Array) -> pa.Array:
-    """Return the distinct values of a column but null, times as the integers that they are."""
+    """Return the distinct values of a column except null, and times as integers."""
     data_type = array.type
     if t.is_temporal(data_type):
         array = array.view(pa.int32() if data_type.bit_width == 32 else pa.int64())
@@ -225,14 +224,14 @@ def hash_distinct(values: pa.Array, data_type: pa.DataType) -> Hashes | None:
 def _fixed_bytes(values: pa.Array, data_type: pa.DataType) -> npt.NDArray[np.uint8]:
     if not t.is_decimal(data_type):
         if t.is_integer(data_type) and data_type.bit_width < 32:
-            values = values.cast(pa.int32())  # as Parquet has them
+            values = values.cast(pa.int32())  # as Parquet stores them
         plain = values.to_numpy(zero_copy_only=False)
         plain = np.ascontiguousarray(plain, plain.dtype.newbyteorder("<"))
         return plain.view(np.uint8).reshape(len(values), -1)
     width = _decimal_bytes(data_type.precision)
     stored = np.frombuffer(values.buffers()[1], np.uint8).reshape(-1, 16)
     stored = stored[values.offset : values.offset + len(values), :width]
-    # Parquet has wide decimals as big-endian bytes, and the others as integers.
+    # Parquet stores wide decimals as big-endian bytes, and the others as integers.
     return stored[:, ::-1] if width > 8 else stored
 
 
@@ -262,7 +261,7 @@ def _round(value: Hashes) -> Hashes:
 
 
 def _xxh64(data: npt.NDArray[np.uint8], starts: _Places, lengths: _Places) -> Hashes:
-    """Return xxHash64 with seed 0 of byte ranges; 8 more bytes follow the last one."""
+    """Return xxHash64 with seed 0 of byte ranges; `data` has 8 more bytes after the last one."""
     words = np.ndarray(len(data) - 7, "<u8", buffer=data, strides=(1,))
     at, left = starts.copy(), lengths.copy()
     found = np.full(len(starts), _P5, np.uint64)
@@ -287,7 +286,7 @@ _TAILS: Mapping[int, Callable[[Hashes, Hashes], Hashes]] = {
 
 
 def _those(mask: npt.NDArray[np.bool_]) -> Any:
-    """Return an index of what a mask selects, without a copy if that is all; None for nothing."""
+    """Return an index of the selected items, a slice if these are all; None for none."""
     count = int(np.count_nonzero(mask))
     if count == len(mask):
         return slice(None)
@@ -295,7 +294,7 @@ def _those(mask: npt.NDArray[np.bool_]) -> Any:
 
 
 def _add_stripes(found: Hashes, words: npt.NDArray[Any], at: _Places, left: _Places) -> None:
-    """Hash the whole 32 bytes of the ranges that are as long, and move their places behind them."""
+    """Hash the whole blocks of 32 bytes of each range, and move `at` and `left` after them."""
     long = np.flatnonzero(left >= 32)
     if not len(long):
         return

@@ -1,10 +1,9 @@
 """Bounds and null counts of columns, which let a reader skip frames, segments and parts.
 
-Bounds must always hold: a column that cannot be bounded has none. NaN gives no bounds, long strings
-and binaries are cut so that the bounds only move outwards, and zero is stored with the sign that
-covers both zeros. Bounds are kept in the form in which they are compared, so dates, times,
-timestamps and durations are integers in the unit of the column: Arrow's range is wider than
-Python's.
+Bounds must always hold: a column that cannot be bounded has none. NaN gives no bounds. Long strings
+and binaries are cut so that the bounds only move outwards. Zero is stored with the sign that covers
+both zeros. Dates, times, timestamps and durations are integers in the unit of the column, because
+Arrow's range is wider than Python's.
 """
 
 import codecs
@@ -23,9 +22,9 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import compute as pc
 from segstore_ds.format.schema.codec import kind_of
 
-BOUND_LENGTH = 32  # chars of a string, bytes of a binary
-EXACT_FLOAT = 1 << 53  # up to it a double holds every whole number
-_FEW = 64  # values, of which Python finds bounds faster than a call of Arrow
+BOUND_LENGTH = 32  # most characters of a string, bytes of a binary
+EXACT_FLOAT = 1 << 53  # a double holds every whole number up to it
+_FEW = 64  # up to so many values Python finds bounds faster than Arrow
 _MAX_CHAR = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
 
@@ -49,7 +48,7 @@ class Bounds(NamedTuple):
     nulls: int
 
 
-# The bounds of some columns over the same rows, by label: `kind:name`.
+# Bounds of columns over the same rows, by label: `kind:name`.
 Piece = Mapping[str, Bounds]
 
 
@@ -66,7 +65,7 @@ def label_of(field: pa.Field) -> str | None:
 
 
 def labels_of(field: pa.Field) -> list[str]:
-    """Return the labels that a column has in any epoch: a float may have been an integer.
+    """Return the labels that a column may have had in any epoch: a float may have been an integer.
 
     >>> labels_of(pa.field("x", pa.float64()))
     ['float:x', 'int:x']
@@ -101,10 +100,10 @@ def compute(
     distinct: Mapping[str, pa.Array] = _NOTHING,
     unbounded: Container[str] = (),
 ) -> dict[str, Bounds]:
-    """Return the bounds of the named columns by label, in the order given.
+    """Return the bounds of the named columns by label, in the given order.
 
-    Columns without bounds are skipped; an unknown column is an InvalidInputError. `distinct` has
-    the distinct values of some texts and binaries, which are faster to go through. Bounds of
+    Skips columns whose type has no bounds; an unknown column raises InvalidInputError. `distinct`
+    has the distinct values of some texts and binaries, which are faster to search. Bounds of
     columns in `unbounded` are left unknown.
     """
     schema = batch.schema
@@ -147,9 +146,9 @@ def _min_max(array: pa.Array) -> tuple[Any, Any]:
 
 
 def _float_bounds(array: pa.Array) -> tuple[float | None, float | None]:
-    # Read as integers, positive floats sort upwards and negative floats downwards, and Arrow finds
-    # bounds of integers ten times faster than bounds of floats. NaN lies beyond the infinity of
-    # its sign, so if there is a NaN, one of the two bounds is NaN.
+    # Viewed as integers, positive floats sort upwards and negative ones downwards, and Arrow finds
+    # bounds of integers ten times faster. NaN sorts beyond the infinity of its sign, so if there is
+    # a NaN, one of the two bounds is NaN.
     wide = t.is_float64(array.type)
     signed, unsigned = (pa.int64(), pa.uint64()) if wide else (pa.int32(), pa.uint32())
     low, high = _min_max(array.view(signed))
@@ -177,7 +176,7 @@ def _bytes_bounds(array: pa.Array, *, text: bool) -> tuple[Bound | None, Bound |
 
 
 def cut_bounds(low: bytes, high: bytes, *, text: bool) -> tuple[Bound | None, Bound | None]:
-    """Return the bounds of texts or binaries whose least and greatest bytes are given."""
+    """Return the bounds of texts or binaries from the least and the greatest value."""
     return (_text_bounds if text else _binary_bounds)(low, high)
 
 
@@ -219,7 +218,7 @@ def _binary_bounds(low: bytes, high: bytes) -> tuple[bytes, bytes | None]:
 
 
 def merge(parts: Iterable[tuple[int, Piece]]) -> dict[str, Bounds]:
-    """Merge bounds by label of adjacent rows, with their counts: of columns that all parts have."""
+    """Merge bounds of several parts, each with its number of rows, of labels that all have."""
     filled = [(rows, stats) for rows, stats in parts if rows]
     if len(filled) < 2:
         return dict(filled[0][1]) if filled else {}

@@ -1,6 +1,6 @@
-"""`pyarrow.compute`, which is loaded when a function of it is first used.
+"""`pyarrow.compute`, imported when one of its functions is first used.
 
-Loading it wraps each of its functions, 40 ms of CPU, and a small read or append needs none.
+The import takes 40 ms of CPU, and a small read or append needs none of its functions.
 """
 
 from importlib import import_module

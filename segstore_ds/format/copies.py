@@ -1,8 +1,8 @@
 """Records of copies, pins and origins, in the roots of the streams (FORMAT.md 4.8, 4.9).
 
-A root has a record per copy that made it, for all modes; it never changes. Pins and origins link a
-clone with the stream that it was made of. A root carries all as they were stored. They are parsed
-where they are needed, so that a damaged record stops only what depends on it.
+The root of a stream that a copy made has the record of that copy, which never changes. Pins and
+origins link a clone with the stream that it was made of. A root keeps all of them unparsed. They
+are parsed when they are needed, so a damaged record stops only what depends on it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ SEGMENTS, EVENTS, CLONE = "segments", "events", "clone"  # On disk: modes. Never
 
 @dataclass(frozen=True, slots=True)
 class CopyRecord:
-    """What was asked of a copy, and what it made; FORMAT.md 3.1 has the fields."""
+    """The arguments and the result of a copy; FORMAT.md 3.1 has the fields."""
 
     copy_id: Annotated[str, UNSTORED]
     mode: Annotated[str, Limit(20)]
@@ -47,7 +47,7 @@ def parse_copy(copy_id: str, value: Any) -> CopyRecord:
 
 
 def mode_of(value: Any) -> str:
-    """Return the mode of a record that was not parsed; "" where it has none."""
+    """Return the mode of an unparsed record; "" if it has none."""
     mode = value.get("mode") if isinstance(value, Mapping) else None
     return mode if isinstance(mode, str) else ""
 
@@ -58,14 +58,13 @@ class Pin:
 
     version: int  # the version that the clone lists; upkeep keeps its objects
     url: str  # where the clone was made; it may have been moved since
-    # The stream id that the clone takes, so that no other stream releases its pin.
+    # The stream id of the clone: no other stream may release the pin.
     clone_id: Annotated[str, Limit(100)]
     # The clone was seen to exist. If it is now missing from `url`, it was moved.
     made: bool = False
-    # When the clone stopped needing it, although readers of the clone's older versions may still
-    # need it; None while the clone needs it.
+    # When the clone released it; readers of the clone's older versions may still need it. None
+    # while the clone needs it.
     released_us: int | None = None
-    # Fields of a newer version, carried through.
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -91,7 +90,7 @@ def all_pins(root: Root) -> dict[str, Pin]:
 
 
 def pins_of(root: Root) -> dict[str, Pin]:
-    """Return the pins of a root that are still needed, by their names."""
+    """Return the pins of a root that are not released, by name."""
     return {name: pin for name, pin in all_pins(root).items() if pin.released_us is None}
 
 

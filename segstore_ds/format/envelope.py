@@ -6,10 +6,10 @@ r"""The envelope of every metadata file: a version line, a header line, a body (
     <codec> <stored bytes> <raw bytes> <digest>\n
     <body>
 
-The version line is never compressed, so that a reader of any age can tell a newer file from a
-damaged one. The digest covers the rest of the header and the stored body, so that truncation and
-flipped bits are always detected. A missing file (which the caller reports), an empty, a truncated,
-a corrupt and a newer one are five different errors.
+The version line is never compressed, so an old reader can tell a newer file from a damaged one. The
+digest covers the rest of the header and the stored body, so truncation and flipped bits are always
+detected. A missing file (which the caller reports), an empty, a truncated, a corrupt and a newer
+one are five different errors.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from segstore_ds.errors import (
 FORMAT_VERSION = 1  # On disk. Never change; add a new one.
 PLAIN, ZSTD = "plain", "zstd"  # On disk. Never change; add a new one.
 COMPRESS_ABOVE_BYTES = 1024
-RAW_LIMIT_BYTES = 128 << 20  # of bodies that have no smaller limit
+RAW_LIMIT_BYTES = 128 << 20  # for bodies that have no smaller limit
 
 _VERSION_LINE = re.compile(rb"v([1-9][0-9]{0,8})")
 _HEADER_LINE = re.compile(rb"([a-z0-9]{1,16}) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{32})")
@@ -45,7 +45,7 @@ def digest_of(*parts: bytes) -> str:
 
 
 def encode_envelope(body: bytes) -> bytes:
-    """Wrap a body, compressed if a large one gets smaller by it; equal bodies give equal bytes."""
+    """Wrap a body, compressed if it is large and that helps; equal bodies give equal bytes."""
     codec, stored = PLAIN, body
     if len(body) > COMPRESS_ABOVE_BYTES:
         compressed = _compress(body)
@@ -56,10 +56,11 @@ def encode_envelope(body: bytes) -> bytes:
     return b"v%d\n%s %s\n%s" % (FORMAT_VERSION, header, digest, stored)
 
 
-# A compressor serves one thread at a time. To make its memory takes longer than a small body.
+# Idle compressors, as creating one takes longer than compressing a small body. Each serves one
+# thread at a time.
 _IDLE: Mapping[bool, list[zstandard.ZstdCompressor]] = {False: [], True: []}
-# Tables of 32 KiB: those of a level are up to 192, mostly out of the processor's cache when the
-# next commit comes. That takes twice as long, for the same bytes.
+# Small tables of 32 KiB: the default ones of up to 192 KiB are out of the CPU's cache at the next
+# commit, and then take twice as long for the same result.
 _SMALL_BYTES = 32 << 10
 _SMALL = zstandard.ZstdCompressionParameters.from_level(1, window_log=15, hash_log=12, chain_log=12)
 
@@ -77,7 +78,7 @@ def _compress(body: bytes) -> bytes:
 
 
 def envelope_digest(data: bytes) -> str:
-    """Return the digest in an envelope's header, which names the object; it is not checked."""
+    """Return the digest in an envelope's header, unchecked; status objects are named by it."""
     return data.split(b"\n", 2)[1][-32:].decode()
 
 
@@ -87,7 +88,7 @@ def decode_envelope(
     """Return the body of an envelope, given the whole file.
 
     A body of more than `raw_limit_bytes` is refused before it is decoded. `digest` is the one that
-    the envelope must have, where its name or a list says so.
+    the envelope must have, if its name or other metadata says so.
 
     Raises:
         EmptyObjectError: The file has no bytes.
@@ -129,10 +130,10 @@ def decode_envelope(
 
 
 def split_envelope(data: bytes) -> tuple[bytes, bytes]:
-    """Split a file into its first envelope and the bytes after it, without any checks.
+    """Split a file into its first envelope and the bytes after it, unchecked.
 
-    A file that is cut or damaged is returned whole as the first element, so that `decode_envelope`
-    reports the error.
+    A truncated or damaged file is returned whole as the first element, so that `decode_envelope`
+    raises the error.
     """
     lines = data[:_HEADER_LIMIT_BYTES].split(b"\n", 2)
     match = _HEADER_LINE.fullmatch(lines[1]) if len(lines) == 3 else None
@@ -180,9 +181,9 @@ def _decode_body(codec: str, stored: bytes, raw_bytes: int, *, where: str) -> by
 
 
 def decompress(data: bytes, *, least: int = 0, most: int, what: str, where: str) -> bytes:
-    """Return what a zstd frame holds that declares how much; a CorruptionError for any other."""
+    """Decompress a zstd frame whose declared size is within bounds; else CorruptionError."""
     try:
-        # The library allocates what the frame declares, whatever limit is passed: check it first.
+        # Check the declared size first: the library allocates it, whatever limit it gets.
         size = zstandard.frame_content_size(data)
         if not least <= size <= most:
             raise CorruptionError(f"{what} has the wrong length", where=where, bytes=size)

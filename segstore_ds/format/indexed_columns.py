@@ -1,7 +1,7 @@
 """Indexed columns, properties of a stream: its time column and its key columns.
 
-Every segment and frame keeps bounds of the time column; every frame has a Bloom filter of each key
-column. `format.properties` says how they follow a column that is renamed or dropped.
+Every segment and frame keeps bounds of the time column. Frames have Bloom filters of key columns.
+`format.properties` says what happens when a column is renamed or dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from segstore_ds.format.root import TIME_COLUMN, Root, property_of
 
 
 def time_column_of(root: Root) -> str | None:
-    """Return the time column of a stream; a CorruptionError if the property can't be read."""
+    """Return the time column of a stream; CorruptionError if the property can't be read."""
     return property_of(root, TIME_COLUMN, str)
 
 
@@ -26,7 +26,7 @@ def build_time_column(
 ) -> str | None:
     """Return the property's text for a column of a schema in normal form; None for no column.
 
-    The property has the `stored` name of a column that has another one.
+    `stored` has the stored names of columns that differ from them.
     """
     if column is None:
         return None
@@ -74,16 +74,16 @@ def is_time(data_type: pa.DataType) -> bool:
 
 
 KEY_COLUMNS = "key_columns"  # On disk: the property that names them. Never change.
-_MOST = 8  # each takes its share of a frame's bytes
+_MOST = 8  # they share the bytes for a frame's filters
 
 
 def key_columns_of(root: Root) -> tuple[str, ...]:
-    """Return the key columns of a stream; a CorruptionError if the property can't be read."""
+    """Return the key columns of a stream; CorruptionError if the property can't be read."""
     return property_of(root, KEY_COLUMNS, tuple[str, ...]) or ()
 
 
 def refuse_lost_keys(root: Root, schema: pa.Schema, merged: pa.Schema) -> None:
-    """Raise SchemaMismatchError if a merge makes a key column one that can't be a key."""
+    """Raise SchemaMismatchError if a merge gives a key column a type that can't be a key."""
     for name in key_columns_of(root) if merged is not schema else ():
         if name in schema.names and has_filter(schema.field(name).type):
             wider = merged.field(name).type
@@ -105,7 +105,7 @@ def build_key_columns(
 ) -> str | None:
     """Return the property's text for columns of a schema in normal form; None for no columns.
 
-    The property has the `stored` names of columns that have others.
+    `stored` has the stored names of columns that differ from them.
     """
     if not columns:
         return None

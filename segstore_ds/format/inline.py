@@ -1,9 +1,9 @@
-"""Inline segments: one small frame each, behind the body of the commit file that lists it.
+"""Inline segments: one small frame each, after the body of the commit file that lists it.
 
-The entry of an inline segment holds its frame, so the segment is read from there: it has a path
-that no object has, and no header or footer. A process that encoded it has its rows, too.
+The entry of an inline segment holds its frame, and the segment is read from there. It has a path
+that no object has, and no header or footer. In the process that encoded it, it has its rows, too.
 
-Pure. A damaged frame hides nothing else: decoding a commit file does not compare its frames.
+Pure. Decoding a commit file does not verify its frames, so a damaged frame hides nothing else.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ from segstore_ds.format.arrow.segment import ArrowEncoder, ArrowIndex
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import Stats, entry_stats, parse_piece
 
-FRAME_MOST_BYTES = 4096  # a larger commit is a segment
-SHARE_BYTES = 10 << 10  # of the commit file: more would write each event's bytes too often
-SHARE_HARD_BYTES = 24 << 10  # after a lost race
+FRAME_MOST_BYTES = 4096  # larger frames become objects
+SHARE_BYTES = 10 << 10  # most bytes of all frames in a commit file: each commit writes them again
+SHARE_HARD_BYTES = 24 << 10  # the same, after a lost race
 _NO_STATS = Stats(1, {})
 
 
@@ -34,7 +34,7 @@ def encoded_entry(segment_id: int, frame: Frame) -> SegmentEntry:
 
 
 def lay_out(frames: Iterable[Frame]) -> tuple[bytes, SegmentEntry]:
-    """Return an Arrow segment of some frames as bytes, and as a segment without a path."""
+    """Return an Arrow segment of some frames as bytes, and its entry without a path."""
     writer = ArrowEncoder()
     pieces = [writer.start()]
     pieces += [data.to_pybytes() for frame in frames for data in writer.add(frame)]
@@ -43,15 +43,15 @@ def lay_out(frames: Iterable[Frame]) -> tuple[bytes, SegmentEntry]:
 
 
 def join_frames(entries: Iterable[SegmentEntry]) -> bytes:
-    """Return the frames of the inline ones of some entries, one behind the other."""
+    """Return the frames of inline entries, joined."""
     return b"".join([entry.frame.data for entry in entries if entry.frame])
 
 
 def attach_to(entries: Iterable[SegmentEntry], frames: bytes, *, where: str) -> None:
-    """Give entries that were just parsed the frames that `join_frames` gave."""
+    """Set the frames of entries that were just parsed from what `join_frames` returned."""
     start = 0
     for frame in [entry.frame for entry in entries if entry.frame]:
-        # Nobody else has it yet, and copies of each take a tenth of a poll that finds a commit.
+        # Safe, as nobody else has it yet; copies would take a tenth of a poll's time.
         object.__setattr__(frame, "data", frames[start : start + frame.size])
         start += frame.size
     if len(frames) < start:
@@ -65,12 +65,12 @@ def attach_to(entries: Iterable[SegmentEntry], frames: bytes, *, where: str) -> 
 
 
 def frame_is_sound(frame: InlineFrame | Frame) -> bool:
-    """Tell whether an inline frame has its checksum."""
+    """Tell whether an inline frame passes its checksum."""
     return crc32(frame.data) == frame.crc
 
 
 def same_frame(root: Root, entry: SegmentEntry) -> InlineFrame | None:
-    """Return a root's frame of the same segment, whatever its bytes; None if it lists none."""
+    """Return a root's frame of the same segment, whatever its bytes; None if it is not listed."""
 
     def facts(other: SegmentEntry) -> tuple[object, ...]:
         frame = other.frame
@@ -84,14 +84,14 @@ def same_frame(root: Root, entry: SegmentEntry) -> InlineFrame | None:
 def index_of(entry: SegmentEntry, frame: InlineFrame) -> ArrowIndex:
     """Return the index of an inline segment: its frame, whose bytes begin at 0.
 
-    A reader has gone by the entry's statistics: the frame has none of its own.
+    The frame has no statistics of its own, since readers have used those of the entry.
     """
     facts = (entry.rows, frame.crc, frame.fingerprint, frame.raw_bytes)
     return ArrowIndex((FrameEntry(0, frame.size, *facts),), _NO_STATS, frame.batch)
 
 
 def stored_frame(entry: SegmentEntry, frame: InlineFrame) -> Frame:
-    """Return the frame of an inline segment; its checksum may be wrong."""
+    """Return the frame of an inline segment, unverified."""
     return Frame(
         data=pa.py_buffer(frame.data),
         rows=entry.rows,

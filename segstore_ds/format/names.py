@@ -1,7 +1,7 @@
-"""Build and parse the names of all objects of a stream, relative to its root.
+"""Builds and parses the names of all objects of a stream, relative to its root (FORMAT.md 1).
 
-Owns the layout of FORMAT.md section 1. Names from metadata pass through the `check_*` functions
-before they reach storage, so metadata can never name anything outside the stream.
+Names from metadata pass through the `check_*` functions before they reach storage, so metadata can
+never name anything outside the stream.
 """
 
 import re
@@ -14,22 +14,22 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 LOG_FOLDER = "log"
 HINT_PATH = "log/_latest"
 STATUS_FOLDER = "status"
-TWINS_FOLDER = "twins"  # every status object again, under the same name
+TWINS_FOLDER = "twins"  # copies of all status objects, under the same names
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
 READER_HINTS_FOLDER = "readers/_latest"
-# Not among `FOLDERS`: no stream begins where a table lies. The stream's folder is that of its
-# published tables; these hold their metadata, and files of their own.
+# Of published tables: their metadata, and files of their own. Not in `FOLDERS`, because no stream
+# may begin in a folder with a table.
 DELTA_FOLDER, DELTA_LOG_FOLDER = "delta", "_delta_log"
 ICEBERG_FOLDER, ICEBERG_METADATA_FOLDER = "iceberg", "metadata"
 TABLE_FOLDERS = (DELTA_FOLDER, DELTA_LOG_FOLDER, ICEBERG_FOLDER, ICEBERG_METADATA_FOLDER)
 ASIDE_FOLDER = "aside"  # where a repair moves files that are not the stream's
 
-# In memory, the folder of segments that lie in the commit file; no object has such a name.
+# The folder in paths of inline segments; no object has such a name.
 _INLINE_FOLDER = "inline"
 _OUTLINED = "0-inline-0.arrow"
 _COPY = "copy-"
-COPIED = f"{SEGMENTS_FOLDER}/{_COPY}"  # what a copy stages begins so
+COPIED = f"{SEGMENTS_FOLDER}/{_COPY}"  # prefix of all that copies stage
 
 FOLDERS = (LOG_FOLDER, STATUS_FOLDER, TWINS_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
 
@@ -41,8 +41,8 @@ _STATUS = re.compile(r"(status|twins)/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PIECE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})-([0-9a-f]{12})\.json")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
-REDACTED = "redact"  # On disk: in place of the attempt in the names of what a redaction writes.
-# The names that writers build; readers accept more. Nothing else is ever deleted.
+REDACTED = "redact"  # On disk: the attempt in the names of segments that a redaction writes.
+# Names that writers build; readers accept more. Objects with other names are never deleted.
 _OBJECT = re.compile(
     r"log/(?:00[0-9]{18}|_latest)"
     r"|(?:status|twins)/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
@@ -61,9 +61,9 @@ _HINT = re.compile(r"([0-9]{20})(?: ([0-9]{1,18}) ([!-~]{1,100}) ([!-~]{1,100}) 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """The content of a hint: a log number, and the commit that it had when the hint was written.
+    """The content of a hint: a log number, and the commit under it when the hint was written.
 
-    A hint without a transaction is a place to start looking and proves nothing.
+    A hint without a transaction only says where to look first, and proves nothing.
     """
 
     number: int
@@ -98,7 +98,7 @@ def parse_log_name(name: str) -> int | None:
 
 
 def parse_log_names(found: Iterable[str]) -> list[int]:
-    """Return the numbers of the log files among some files, in their order.
+    """Return the numbers of the log files among some names, in the given order.
 
     >>> parse_log_names(['00000000000000000041', '00000000000000000042', '_latest'])
     [41, 42]
@@ -108,7 +108,7 @@ def parse_log_names(found: Iterable[str]) -> list[int]:
 
 
 def is_object(path: str) -> bool:
-    """Tell whether a writer can have built a path for an object of a stream.
+    """Tell whether a path is one that writers build for an object of a stream.
 
     >>> is_object('log/00000000000000000041'), is_object('log/app.log'), is_object('notes.txt')
     (True, False, False)
@@ -117,7 +117,7 @@ def is_object(path: str) -> bool:
 
 
 def is_temporary(path: str) -> bool:
-    """Tell whether a path is that of a temporary object in a folder of a stream.
+    """Tell whether a path is one of a temporary object in a folder of a stream.
 
     >>> is_temporary('log/.tmp-12-0123456789abcdef'), is_temporary('mine/.tmp-1')
     (True, False)
@@ -174,7 +174,7 @@ def parse_token_version(token: str) -> int | None:
 
 
 def version_prefixes(start: int, end: int) -> list[str]:
-    """Return texts that the names of versions `[start, end)`, and of few others, begin with.
+    """Return prefixes of the names of versions `[start, end)`; a few other names have them, too.
 
     >>> version_prefixes(1250, 1502)
     ['000000000000000012', '000000000000000013', '000000000000000014', '000000000000000015']
@@ -202,7 +202,7 @@ def check_segment_path(path: str, *, where: str) -> str:
 
 
 def build_inline_path(segment_id: int) -> str:
-    """Return the path by which readers know a segment that lies in the commit file.
+    """Return the path of an inline segment.
 
     >>> build_inline_path(5), is_inline(build_inline_path(5))
     ('inline/0000000000000005.arrow', True)
@@ -211,14 +211,14 @@ def build_inline_path(segment_id: int) -> str:
 
 
 def is_inline(path: str) -> bool:
-    """Tell whether a segment's path is that of one in the commit file, which has no object."""
+    """Tell whether a segment's path is that of an inline segment, which has no object."""
     return path.startswith(f"{_INLINE_FOLDER}/")
 
 
 def build_outlined_path(version: int, digest: str) -> str:
-    """Return the path of the object that holds what were inline segments until a version.
+    """Return the path of the object of segments that were inline until a version.
 
-    It is named by the digest of its content, as a status object is.
+    Its name has the digest of its content, as that of a status object.
 
     >>> path = build_outlined_path(41, '0123456789abcdef')
     >>> path, is_outlined(path)
@@ -252,14 +252,14 @@ def parse_copy_token(token: str) -> str | None:
 
 
 def build_copy_plan(copy_id: str) -> str:
-    """Return the name of the object that fixes what a copy by events copies."""
+    """Return the name of the plan of a copy by events."""
     return f"{SEGMENTS_FOLDER}/{build_copy_token(copy_id)}/plan.json"
 
 
 def build_piece(copy_id: str, start: int, end: int, made_by: str) -> str:
     """Return the name of the object that lists the segments of some events of a copy.
 
-    `made_by` is 12 hex digits that tell pieces of one way to make them from those of another.
+    `made_by` is 12 hex digits that identify the schema or the transformation.
 
     >>> path = build_piece("c", 10, 25, "0123456789ab")
     >>> path, parse_piece(path), is_object(path)
@@ -270,7 +270,7 @@ def build_piece(copy_id: str, start: int, end: int, made_by: str) -> str:
 
 
 def parse_piece(path: str) -> tuple[int, int, str] | None:
-    """Return range and maker of what `build_piece` built; None for any other path."""
+    """Return range and `made_by` of a path that `build_piece` built; None for other paths."""
     match = _PIECE.fullmatch(path.rpartition("/")[2])
     return (int(match[1]), int(match[2]), match[3]) if match else None
 
@@ -286,7 +286,7 @@ def segment_object(path: str) -> str:
 
 
 def segment_place(path: str, version: int) -> str:
-    """Return where a segment of a version lies, for errors: its object, or in the commit file.
+    """Return the place of a segment of a version, for errors: its object, or the commit file.
 
     >>> segment_place("inline/0000000000000005.arrow", 41)
     'log/00000000000000000041: segments/inline/0000000000000005.arrow'
@@ -313,12 +313,12 @@ def check_status_path(path: str, *, where: str) -> str:
 
 
 def is_status(path: str) -> bool:
-    """Tell whether a path lies in a folder of status objects or of their twins."""
+    """Tell whether a path is in the folder of status objects or of their twins."""
     return path.startswith((f"{STATUS_FOLDER}/", f"{TWINS_FOLDER}/"))
 
 
 def twin_of(path: str) -> str:
-    """Return the other name of a status object, which holds the same bytes.
+    """Return the other name of a status object, under which the same bytes are stored.
 
     >>> twin_of("status/x"), twin_of("twins/x")
     ('twins/x', 'status/x')
@@ -330,7 +330,7 @@ def twin_of(path: str) -> str:
 def both_names(path: str) -> tuple[str, str]:
     """Return the two names of a status object in the order in which they are deleted.
 
-    Its twin goes first: what has its own name is not yet deleted.
+    The twin is first: while the object's own name exists, its deletion is not complete.
     """
     return twin_of(path), path
 

@@ -1,8 +1,8 @@
-"""The operations that a commit may be, by their stored names, and what each may change.
+"""The operations of commits, by their stored names, and what each may change.
 
-A root's field stays a text: operations of later versions are read and carried through. Everything
-that this version writes or asks for goes through `Operation`. A new operation says in `OPERATIONS`
-what it owns; the rules between two roots and the reasons for a deletion derive from that.
+A root's field stays a text, because operations of later versions are read and carried through.
+Everything that this version writes or compares is an `Operation`. `OPERATIONS` says which fields an
+operation owns; the rules between two roots and the reasons for a deletion are derived from that.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Operation(StrEnum):
-    """What a commit did; a member is the text that is stored."""
+    """What a commit did; each member is the stored text."""
 
     # On disk. Never change; add a new one.
     CREATE = "create"
@@ -38,10 +38,10 @@ class Operation(StrEnum):
     PURGE = "purge"
     UPKEEP = "upkeep"
     MERGE = "merge"
-    LOST = "lost"  # in rows of the history alone: a version that a repair left behind
+    LOST = "lost"  # only in history rows: a version that a repair abandoned
 
 
-# The operations after which a segment that was retired before may be listed.
+# Operations that may list a segment that was retired before.
 RELISTING = frozenset({Operation.RESTORE, Operation.REPAIR})
 
 
@@ -49,14 +49,13 @@ RELISTING = frozenset({Operation.RESTORE, Operation.REPAIR})
 class Rule:
     """What a commit of an operation may change."""
 
-    owns: str = ""  # the fields of the root, apart from those that every commit may change
-    # Whether it replaces segments by others with the same events at the same offsets.
-    rewrites: bool = False
+    owns: str = ""  # fields of the root, besides those that every commit may change
+    rewrites: bool = False  # it replaces segments by others with the same events and offsets
     why: str = ""  # why the objects that it dropped are no longer listed
 
 
 _WRITES = "tail next_segment epochs reader_features"
-# Any other operation (repair, the first ones, and those of later versions) has rules of its own.
+# Other operations (repair, those of first roots and of later versions) have no such rule.
 OPERATIONS: Mapping[str, Rule] = {
     Operation.APPEND: Rule(_WRITES),
     Operation.OVERWRITE: Rule(f"{_WRITES} head", why="overwritten"),

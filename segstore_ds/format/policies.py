@@ -1,4 +1,4 @@
-"""The properties that hold a stream's policies and its rules for events (FORMAT.md 3.1)."""
+"""The properties with a stream's policies and its rules for events (FORMAT.md 3.1)."""
 
 import json
 from collections.abc import Mapping
@@ -88,18 +88,18 @@ class RetentionPolicy:
         """Return the text that a stream's property holds."""
         value = {key: getattr(self, name) for name, key in _KEYS.items()}
         if self.max_event_age is None:
-            del value["max_event_age_s"]  # a version that does not know it takes no such policy
+            del value["max_event_age_s"]  # versions without it refuse policies that have it
         return json.dumps(value, sort_keys=True)
 
 
 def has_maximum(policy: RetentionPolicy) -> bool:
-    """Tell whether a policy drops events for what they are, not for what readers are done with."""
+    """Tell whether a policy drops events by age or size, not only when readers are done."""
     maxima = (policy.max_bytes, policy.max_age, policy.max_event_age)
     return any(bound is not None for bound in maxima)
 
 
 def as_policy(given: RetentionPolicy | Mapping[str, Any]) -> RetentionPolicy:
-    """Return a policy, or the one whose arguments a mapping holds.
+    """Return a policy as it is, or made from a mapping of its arguments.
 
     >>> as_policy({"max_age": "7d", "max_bytes": "10g"}).max_age
     604800
@@ -118,7 +118,7 @@ def as_policy(given: RetentionPolicy | Mapping[str, Any]) -> RetentionPolicy:
 
 
 def parse_policy(text: str) -> RetentionPolicy:
-    """Return the policy that a property holds; CorruptionError for what is none that we know."""
+    """Return the policy in a property; CorruptionError if it is not one of this version."""
     try:
         stored = dict(parse_json(text, where=RETENTION_PROPERTY).items())
         values = {name: stored.pop(key, None) for name, key in _KEYS.items() if key in stored}
@@ -225,7 +225,7 @@ def build_rules(rules: Rules) -> str | None:
 
 
 def has_letters(root: Root) -> bool:
-    """Tell whether a stream may hold fewer events than were given, as others are dead letters."""
+    """Tell whether events that break a rule go to dead letters instead of the stream."""
     rules = rules_of(root)
     return rules is not None and rules.dead_letters is not None
 

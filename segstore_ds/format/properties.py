@@ -1,7 +1,7 @@
-"""The properties that name columns: a row each in `PROPERTIES`, and what goes by these rows.
+"""The properties that name columns, in one table, and how they follow changes of columns.
 
-A property names a column as it is stored, and one that no epoch has any more as it was called.
-What renames, drops or copies columns asks the rows, so it need not know a property by its name.
+A property has the stored name of a column, and for a column that is gone the name that callers
+used. Code that renames, drops or copies columns uses the table, and knows no property by name.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +17,7 @@ from segstore_ds.format.record import build_json, parse_json
 from segstore_ds.format.redactions import EXPIRY_PROPERTY, refuse_kept
 from segstore_ds.format.root import RULES_PROPERTY, TIME_COLUMN, Root
 
-# On disk: the property with the key of a table of newest events. Never change.
+# On disk: the property with the key columns of a published latest table. Never change.
 LATEST_PROPERTY = "latest"
 
 
@@ -26,11 +26,11 @@ class Property:
     """A property whose value is the name of a column, or a list or dicts of such values.
 
     Attributes:
-        name: Its name, as stored.
-        keys: Under which a dict in its value has columns.
+        name: Its stored name.
+        keys: The keys of columns, if its value is a dict or a list of dicts.
         inherited: Whether clones and copies have it, too.
-        refuse: Raises InvalidInputError where a root may not get it.
-        remedy: What a user calls so that it needs a column no more.
+        refuse: Raises InvalidInputError if a root may not get it.
+        remedy: What a user has to call before a column can be dropped.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Property:
     remedy: str = "first change it with stream.settings.update({}=...)"
 
     def parse(self, properties: Mapping[str, str]) -> Any:
-        """Return its value, None without one; CorruptionError if it is not JSON."""
+        """Return its value or None; CorruptionError if it is not JSON."""
         text = properties.get(self.name)
         return None if text is None else parse_json(text, where=f"property {self.name}")
 
     def renamed(self, value: Any, rename: Callable[[str], str]) -> Any:
-        """Return a value with other names of columns, each once in a list."""
+        """Return a value with its columns renamed, without duplicates in lists."""
         if isinstance(value, str):
             return rename(value)
         if isinstance(value, list):
@@ -71,9 +71,9 @@ PROPERTIES = (
 def inherited_properties(
     source: Root, names: Mapping[str, str | None] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Return the properties of a stream that a clone or a copy of it has, too.
+    """Return the properties of a stream that a clone or a copy inherits.
 
-    `names` are those by which a copy stores columns, if they are others.
+    `names` has the names under which a copy stores columns, if they differ.
     """
     inherited = {each.name for each in PROPERTIES if each.inherited} & {*source.properties}
     kept = {name: source.properties[name] for name in inherited}
@@ -100,19 +100,19 @@ def refuse_needed(root: Root, drop: Collection[str]) -> None:
 def follow_columns(
     properties: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return properties as they name columns once an epoch is followed by another one. Pure.
+    """Return properties with the names of columns after a new epoch. Pure.
 
     `before` and `after` have the names of the epochs' columns, by their stored names. A column that
-    both have is the same. For one that is gone a property keeps the name, and takes the column that
-    has the name then.
+    both have is the same. For a column that is gone a property keeps its name, and later means the
+    column that gets this name.
 
     >>> kept = follow_columns({"time_column": '"a"'}, {"a": "at"}, {"n": "n"})
     >>> dict(follow_columns(kept, {"n": "n"}, {"n": "at"}))
     {'time_column': '"n"'}
 
     Raises:
-        InvalidInputError: What would be the name of a column that is gone is another column, or the
-            values of the time column would expire.
+        InvalidInputError: The name of a column that is gone is the stored name of another one, or
+            the values of the time column would expire.
     """
     texts, values = _renamed(properties, partial(_follow, before, after))
     time = values.get(TIME_COLUMN)
@@ -141,10 +141,10 @@ def _follow(before: Mapping[str, str], after: Mapping[str, str], one: str) -> st
 def _renamed(
     properties: Mapping[str, str], rename: Callable[[str], str]
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return properties with other names of columns: all texts, and the values that name some."""
+    """Return properties with columns renamed: the texts of all, and the values of `PROPERTIES`."""
     texts, values = dict(properties), dict[str, Any]()
     for each in PROPERTIES:
-        with suppress(FormatError):  # whoever needs it says so
+        with suppress(FormatError):  # raised again by whoever uses the property
             value = each.parse(properties)
             values[each.name] = each.renamed(value, rename)
             if values[each.name] != value:

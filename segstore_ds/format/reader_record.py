@@ -22,10 +22,10 @@ from segstore_ds.format.record import (
 RECORD_FORMAT = 1
 SHARED_FORMAT = 2  # of a record that members share, or have shared
 RECORD_LIMIT_BYTES = 64 << 10
-MEMBERS_LIMIT = 200  # whose names, leases and done ranges fit into a record
+MEMBERS_LIMIT = 200  # members whose names, leases and done ranges fit into a record
 OWNER_LIMIT = 1000  # characters
 REASON_LIMIT = 200  # characters
-NO_END = MAX_INT  # the end of a range of all that will come
+NO_END = MAX_INT  # the end of a range with all future events
 _Name = Annotated[str, Limit(100)]
 
 
@@ -46,31 +46,32 @@ class Span(Row):
 
 @dataclass(frozen=True, slots=True)
 class Lease(Span):
-    """A member of a shared reader, and the range that only it reads; an empty one is none."""
+    """A member of a shared reader, and the range that only it reads, which may be empty."""
 
-    token: _Name  # names one process that follows as this member
-    lease_s: Positive  # without a renewal for so long, others may take the range
+    token: _Name  # identifies the process that follows as this member
+    lease_s: Positive  # after so long without a renewal, others may take the range
     renewed: int  # number of the record that renewed it last
 
     def behind(self, tail: int) -> int:
-        """Return how many events of the range are there and not done."""
+        """Return how many committed events of the range are not done."""
         return max(min(self.end, tail) - self.start, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Events `[start, end)` that members were given `count` times, and that are not done.
+    """Events `[start, end)` that were given to members `count` times, and that are not done.
 
-    A member gave them back in the record `since`: others wait `delay_s` from when they see it.
-    With a `letter`, the number of the record that says so, they go to the dead letters, for a
-    `reason`; if it has `rows`, only the events at these offsets do. By key it is of the events of
-    some `buckets`, from their positions on, and no two have the same.
+    If a member gave them back, `since` is the number of that record, and others wait `delay_s` from
+    when they see it. If they go to the dead letters, `letter` is the number of the record that says
+    so, and `reason` says why; with `rows` only the events at these offsets do. If members share by
+    key, it is of the events of some `buckets`, from their positions on; no two deliveries have the
+    same bucket.
     """
 
     start: int
     end: int
     count: int
-    member: _Name  # who was given them last
+    member: _Name  # the member that got them last
     since: Annotated[int | None, ABSENT] = None
     delay_s: Annotated[int | None, ABSENT] = None
     letter: Annotated[int | None, ABSENT] = None
@@ -80,7 +81,7 @@ class Delivery:
 
     @property
     def mark(self) -> int:
-        """What no other delivery of the record has."""
+        """A number that identifies the delivery in its record."""
         return self.buckets[0] if self.buckets else self.start
 
     def check_stored(self, where: str) -> None:
@@ -95,7 +96,7 @@ class Delivery:
 class KeyShare:
     """How members share events by key: each bucket of keys has a position, and one holder.
 
-    Below its position the events of a bucket are done; "" holds a bucket that is free.
+    The events of a bucket below its position are done. The holder of a free bucket is "".
     """
 
     columns: list[str]
@@ -116,10 +117,9 @@ class KeyShare:
 class ReaderRecord:
     """The state of a reader as of one record; FORMAT.md 8 has the fields.
 
-    `name` and `number`, its own in the reader's log, are filled in when it is written, and so is
-    `id`, by which no two records are the same. The ranges in `done` ascend from `offset` on, with
-    gaps between them; so do the `deliveries`, which may touch. Who publishes must have registered
-    since the last of the `resets`.
+    `name`, `number` in the reader's log, and the unique `id` are filled in when it is written. The
+    ranges in `done` ascend from `offset` on, with gaps between them; so do the `deliveries`, which
+    may be adjacent. A caller that publishes must have registered since the last of the `resets`.
     """
 
     stream_id: _Name
@@ -142,7 +142,7 @@ class ReaderRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def check_stored(self, where: str) -> None:
-        """Refuse deliveries of buckets that are not there, or of none where there are some."""
+        """Refuse deliveries of unknown buckets, or without buckets if members share by key."""
         buckets = range(0 if self.by_key is None else len(self.by_key.positions))
         for each in self.deliveries:
             if bool(each.buckets) != bool(buckets) or not {*each.buckets} <= {*buckets}:

@@ -1,18 +1,18 @@
 """Metadata as JSON: canonical texts, and one codec between JSON values and dataclasses.
 
-`from_json` checks every value by its type, in this file alone: anything unexpected is a
-CorruptionError that names the field. What the types of fields say:
+`from_json` checks every value by its type; anything unexpected is a CorruptionError that names the
+field. The types of fields say:
 
-- A dataclass is stored as an object of its fields, a `Row` as the list of them.
+- A dataclass is stored as an object of its fields, a `Row` as a list of them.
 - Integers are from 0 to `MAX_INT` and texts have at most 2^24 characters, unless `Annotated` by a
-  `Range` or a `Limit`. A function there checks the value further; it is given `where`.
-- A field `extra` holds what the object has beside the known fields, and is written again under
-  them. Without it unknown fields are ignored, as are cells behind those of a row.
-- `UNSTORED` fields are given by the caller or have a default. An `ABSENT` one is left out while it
-  is None or empty.
+  `Range` or a `Limit`. A function in `Annotated` checks the value further; it gets `where`.
+- A field `extra` holds the unknown fields of an object, which are written again. Without it unknown
+  fields are ignored, as are additional cells of a row.
+- `UNSTORED` fields are given by the caller or have a default. An `ABSENT` field is left out while
+  it is None or empty.
 
-A class may have `check_stored`, which checks the fields against each other. What a class needs is
-worked out once.
+A class may have `check_stored`, which checks the fields against each other. The functions for a
+class are built once and cached.
 """
 
 import json
@@ -54,7 +54,7 @@ class Row:
     __slots__ = ()
 
 
-ROWS_KNOWN = 1024  # of a class: about a megabyte
+ROWS_KNOWN = 1024  # cached rows per class, about a megabyte
 UNSTORED = "unstored"
 ABSENT = "absent"
 _NOTHING: Mapping[str, Any] = {}
@@ -65,9 +65,9 @@ TimeUs = Annotated[int, Range(most=MAX_TIME_US)]  # microseconds since 1970, bef
 
 
 def from_json(kind: type[T], value: Any, *, where: str, **given: Any) -> T:
-    """Return the value of a type that JSON holds, checked; `where` is its place, for errors.
+    """Return a JSON value as a value of a type, checked; `where` is its place, for errors.
 
-    `given` are fields of a dataclass that the JSON does not hold.
+    `given` are fields of a dataclass that are not in the JSON.
 
     >>> from_json(tuple[str, ...], ["a", "b"], where="properties")
     ('a', 'b')
@@ -77,7 +77,7 @@ def from_json(kind: type[T], value: Any, *, where: str, **given: Any) -> T:
 
 
 def to_json(value: Any, kind: Any = None) -> Any:
-    """Return the JSON of a dataclass, or of another type if one is named, for `from_json`."""
+    """Return the JSON value of a dataclass, or of another `kind`, for `from_json`."""
     dump = _dumper(kind or type(value))  # type: ignore[arg-type]
     return value if dump is None else dump(value)
 
@@ -94,13 +94,13 @@ class Encoded:
         """The canonical JSON of the record."""
         try:
             return f"{{{','.join(self.fields.values())}}}".encode()
-        except UnicodeEncodeError:  # as `build_json`
+        except UnicodeEncodeError:  # a lone surrogate, as in `build_json`
             return build_json(parse_json(f"{{{','.join(self.fields.values())}}}", where="record"))
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a record has in its fields that an earlier one does not, and as a reader gets it."""
+    """What is new in a record's fields since an earlier one: as given, and as read back."""
 
     given: Mapping[str, Any]
     read: Mapping[str, Any]
@@ -109,10 +109,10 @@ class News:
 def encode_after(
     record: Any, known: Encoded | None, *, where: str, **beside: Any
 ) -> tuple[Encoded, News]:
-    """Encode a dataclass that has most of an earlier one, and read back what is new.
+    """Encode a dataclass that shares most values with an earlier one, and read back what is new.
 
-    Of a tuple or a mapping, only the items are new that are not the same objects there. `beside` is
-    stored beside the fields.
+    In a tuple or a mapping only the items are new that are not the same objects as before. `beside`
+    is stored in addition to the fields.
     """
     kind: Any = type(record)
     absent, loads, cells_of = _absent(kind), _loaders(kind), _cells_of(kind)
@@ -152,7 +152,7 @@ def encode_after(
 def _encode_new(
     name: str, dump: _Dump | None, value: Any, old: Any, text: str
 ) -> tuple[Any, str, str]:
-    """Return what is new in the value of a field, the JSON of that, and of the whole field."""
+    """Return what is new in a field's value, the JSON of that, and the JSON of the whole field."""
 
     def text_of(part: Any) -> str:
         return f'"{name}":{_text_of(part if dump is None else dump(part))}'
@@ -183,7 +183,7 @@ def take_format(value: Any, known: int, *, what: str, where: str) -> Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """What every versioned object has."""
+    """The field that every versioned object has."""
 
     format: Positive
     extra: Mapping[str, Any]
@@ -209,13 +209,13 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 def build_json(value: Any) -> bytes:
     """Return the canonical JSON of a value: sorted keys, no spaces, UTF-8.
 
-    A value carried over from storage may be nested too deeply, or hold a number too large for a
-    float; that is a CorruptionError.
+    A value from storage that is nested too deeply, or has a number too large for a float, raises
+    CorruptionError.
     """
     try:
         return _text_of(value).encode()
     except UnicodeEncodeError:
-        # A lone surrogate, which JSON can escape and UTF-8 can't hold, is carried through, too.
+        # A lone surrogate: UTF-8 can't hold it, but JSON can escape it.
         return _ASCII_ENCODER.encode(value).encode()
 
 
@@ -239,7 +239,7 @@ _ENCODER, _ASCII_ENCODER = _encoder_of(ensure_ascii=False), _encoder_of(ensure_a
 
 
 def escape_text(value: Any) -> Any:
-    r"""Write the lone surrogates of a text, which Arrow can't store, as backslash escapes.
+    r"""Return a text with its lone surrogates, which Arrow can't store, as backslash escapes.
 
     >>> escape_text("x\udce9"), escape_text(7)
     ('x\\udce9', 7)
@@ -248,7 +248,7 @@ def escape_text(value: Any) -> Any:
 
 
 def is_text(value: Any) -> bool:
-    """Tell whether a value is a text that can be stored, that is, without lone surrogates."""
+    """Tell whether a value is a text without lone surrogates, which can be stored."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -256,37 +256,37 @@ def is_text(value: Any) -> bool:
 
 
 def is_type(kind: Any, plain: type) -> bool:
-    """Tell whether the type of a field is a plain one, perhaps with limits."""
+    """Tell whether the type of a field is `plain`, perhaps annotated."""
     return _notes(kind)[0] is plain
 
 
 def _notes(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a type without its annotations, and these."""
+    """Return a type without its annotations, and the annotations."""
     return (kind.__origin__, kind.__metadata__) if get_origin(kind) is Annotated else (kind, ())
 
 
 @cache
 def stored_fields(kind: Any) -> Mapping[str, Any]:
-    """Return the types of the fields of a dataclass that are stored, by name."""
+    """Return the types of the stored fields of a dataclass, by name."""
     found = {field.name: field.type for field in fields(kind) if field.name != "extra"}
     return {name: each for name, each in found.items() if UNSTORED not in _notes(each)[1]}
 
 
 @cache
 def _loaders(kind: Any) -> Mapping[str, _Load]:
-    """Return what checks each of the stored fields of a dataclass."""
+    """Return the loader of each stored field of a dataclass."""
     return {name: _loader(each, name) for name, each in stored_fields(kind).items()}
 
 
 @cache
 def _cells_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what returns the values of the stored fields of a dataclass, in the order of names."""
+    """Return a getter of the stored fields of a dataclass, in the order of names."""
     return attrgetter(*_dumpers(kind))
 
 
 @cache
 def _absent(kind: Any) -> frozenset[str]:
-    """Return the names of the fields of a dataclass that are not stored where they are empty."""
+    """Return the names of the fields of a dataclass that are left out when they are empty."""
     return frozenset(
         name for name, each in stored_fields(kind).items() if ABSENT in _notes(each)[1]
     )
@@ -299,7 +299,7 @@ def _is_open(kind: Any) -> bool:
 
 @cache
 def _loader(kind: Any, name: str) -> _Load:
-    """Return what checks a value of a type and returns it; `name` is its field, for errors."""
+    """Return the loader of a type, which checks a value; `name` is its field, for errors."""
     kind, notes = _notes(kind)
     told = {type(note): note for note in notes}
     if kind is int:
@@ -356,7 +356,7 @@ def _tested(fits: Callable[[Any], bool], expected: str, name: str) -> _Load:
 def _integer(bounds: Range, name: str) -> _Load:
     least, most = bounds.least, bounds.most
 
-    def load(value: Any, where: str) -> Any:  # without `_tested`: roots have hundreds of them
+    def load(value: Any, where: str) -> Any:  # not by `_tested`: roots have hundreds of integers
         if type(value) is int and least <= value <= most:
             return value
         raise _wrong(where, name, f"an integer from {least} to {most}")
@@ -368,7 +368,7 @@ def _integers(bounds: Range, name: str) -> _Load:
     least, most = bounds.least, bounds.most
 
     def fits(value: Any) -> bool:
-        # Loops in C, because a small segment is opened for few events.
+        # Loops in C, because this is much of the time to open a small segment.
         integers = type(value) is list and set(map(type, value)) <= {int}
         return integers and (not value or least <= min(value) <= max(value) <= most)
 
@@ -432,38 +432,38 @@ def _row(kind: Any) -> _Load:
         return kind(*cells)
 
     if others or len(stored) < len(fields(kind)):
-        return load  # what is given to one record later is not for another one
-    # A root has most rows of the one before it. By its types too: True is no 1 here.
+        return load  # its unstored fields are set later, so records can't be shared
+    # Cached, as a root has most rows of the one before. `typed`, because True is not 1 here.
     known = lru_cache(ROWS_KNOWN, typed=True)(lambda *cells: load([*cells], ""))
 
     def load_known(value: Any, where: str) -> Any:
         try:
             return known(*value) if type(value) is list else load(value, where)
         except (CorruptionError, TypeError):
-            return load(value, where)  # tells where it is
+            return load(value, where)  # raises with `where`
 
     return load_known
 
 
 def _checks_of(kind: Any) -> list[Callable[..., Any]]:
-    """Return what checks the values of a type further."""
+    """Return the functions that check the values of a type further."""
     plain, notes = _notes(kind)
     inner = _checks_of(get_args(plain)[0]) if type(None) in get_args(plain) else []
     return [*filter(callable, notes), *inner]
 
 
 def _all_of(tests: Iterable[str]) -> Callable[[Any], bool]:
-    """Return what tells whether all cells of a `row` pass tests of their plain types.
+    """Return a function that tells whether all cells of a `row` pass their tests.
 
-    It is one expression, since roots have hundreds of cells and a call for each takes longer.
+    It is one expression: roots have hundreds of cells, and a call for each would take longer.
     """
-    # Code of the types of our own fields, as dataclasses make it.
+    # Safe: the code is made of the types of our own fields, as dataclasses do it.
     found: Callable[[Any], bool] = eval(f"lambda row: {' and '.join(tests) or True}")  # noqa: S307
     return found
 
 
 def _plain_test(kind: Any, cell: str) -> str | None:
-    """Return a test of a cell, as code; None if its type is not a plain one."""
+    """Return a test of a cell as code; None if its type is neither int nor str."""
     kind, notes = _notes(kind)
     if type(None) in get_args(kind):
         test = _plain_test(get_args(kind)[0], cell)
@@ -514,7 +514,7 @@ def _object(kind: Any) -> _Load:
 
 
 def _absence(kind: Any, name: str) -> tuple[_Load, Callable[[], Any] | None]:
-    """Return what loads a field, and what makes its value where it may be missing and is."""
+    """Return the loader of a field, and what makes its value if it may be missing."""
     plain, notes = _notes(kind)
     if ABSENT not in notes:
         return _loader(kind, name), None
@@ -526,7 +526,7 @@ def _absence(kind: Any, name: str) -> tuple[_Load, Callable[[], Any] | None]:
 
 @cache
 def _dumper(kind: Any) -> _Dump | None:
-    """Return what makes JSON of a value of a type; None where the value is its own JSON."""
+    """Return a function that makes JSON of a type's values; None if they are JSON already."""
     kind, _ = _notes(kind)
     if is_dataclass(kind):
         return _dumper_of(kind)
@@ -546,7 +546,7 @@ def _dumper(kind: Any) -> _Dump | None:
 
 @cache
 def _dumpers(kind: Any) -> Mapping[str, _Dump | None]:
-    """Return what makes JSON of each of the stored fields of a dataclass, in the order of names."""
+    """Return the dumper of each stored field of a dataclass, in the order of names."""
     return {name: _dumper(each) for name, each in sorted(stored_fields(kind).items())}
 
 
@@ -574,5 +574,5 @@ def _dumper_of(kind: Any) -> _Dump:
     if not issubclass(kind, Row):
         return dump_object
     if not inner and len(stored) > 1:
-        dump_row.cells = cells  # type: ignore[attr-defined]  # what dumps many rows by loops in C
+        dump_row.cells = cells  # type: ignore[attr-defined]  # to dump many rows by loops in C
     return dump_row

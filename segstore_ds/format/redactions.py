@@ -1,11 +1,10 @@
-"""Redactions: the records by which a root knows which of its versions hold values no more.
+"""Redactions: the records in a root that say which versions no longer hold redacted values.
 
-A root carries the newest ones as they were stored. They are parsed where they are needed. No record
-says what was looked for: neither the filter nor a digest of it, nor a value.
+A root keeps the newest ones unparsed. They are parsed when they are needed. No record says what was
+redacted: it has neither the filter nor a digest of it, nor a value.
 
-A property says which values expire (FORMAT.md 4.11). Each of its rules is carried out as one
-redaction that never ends. Its record says up to which time that was done, and before which offset
-nothing is left to do.
+A property says which values expire (FORMAT.md 4.11). Each of its rules is one redaction that never
+ends. Its record says up to which time it was done, and below which offset nothing is left to do.
 """
 
 import hashlib
@@ -27,11 +26,11 @@ from segstore_ds.format.record import (
 from segstore_ds.format.root import Root, property_of
 
 MOST_REDACTIONS = 16  # a root keeps the newest; an older one is done again if it is repeated
-MOST_RULES = 8  # by which values expire: each has a record beside those
+MOST_RULES = 8  # most rules by which values expire; each has a record besides those
 MOST_REASON = 200  # characters
 EXPIRY_PROPERTY = "expiry"  # On disk: the property that holds the rules. Never change.
 DAY_US, MINUTE_US = 86_400_000_000, 60_000_000
-SHARE = 32  # of its age that a value may outlive it, so that a segment is rewritten so often
+SHARE = 32  # a value may outlive its age by one part in so many; more rewrites segments more often
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +38,23 @@ class Redaction:
     """A redaction that was begun; FORMAT.md 3.1 has the fields."""
 
     redact_id: Annotated[str, UNSTORED]
-    version: int  # the first without the values, as far as it has come
+    version: int  # the first version without the values, as far as it is done
     tail: int
     rows: int = 0
     segments: int = 0
-    time_us: TimeUs = 0  # of its newest commit, by which a grace counts
+    time_us: TimeUs = 0  # of its newest commit; a grace counts from it
     done: bool = False  # nothing matches any more below `tail`
     reason: Annotated[str, Limit(MOST_REASON)] = ""
-    # Of values that expire: before which offset, and up to which time, nothing is left.
+    # For values that expire: the offset below which, and the time up to which, nothing is left.
     start: Annotated[int | None, ABSENT] = None
     until_us: Annotated[TimeUs | None, ABSENT] = None
-    # Of a rule with filters: the version on which it last went through its events.
+    # For a rule with filters: the version on which it was last checked.
     checked: Annotated[int | None, ABSENT] = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def redactions_of(root: Root) -> dict[str, Redaction]:
-    """Return the redactions that a root knows, by id."""
+    """Return the redactions of a root, by id."""
     return {
         name: from_json(Redaction, value, where=f"redaction {name!r}", redact_id=name)
         for name, value in root.redactions.items()
@@ -63,12 +62,12 @@ def redactions_of(root: Root) -> dict[str, Redaction]:
 
 
 def clean_since(root: Root) -> int:
-    """Return the version below which versions may hold values that were redacted; 0 for none."""
+    """Return the version below which versions may hold redacted values; 0 for none."""
     return max((known.version for known in redactions_of(root).values()), default=0)
 
 
 def refuse_unclean(root: Root, version: int) -> None:
-    """Raise InvalidInputError where a version may hold values that were redacted since. Pure."""
+    """Raise InvalidInputError if a version may hold values that were redacted since. Pure."""
     since = clean_since(root)
     if version < since:
         raise InvalidInputError(
@@ -80,14 +79,14 @@ def refuse_unclean(root: Root, version: int) -> None:
 
 
 def with_redaction(root: Root, redaction: Redaction) -> Root:
-    """Return a root with a redaction noted, and without the oldest ones beyond the most."""
+    """Return a root with the record of a redaction, and without the oldest ones above the limit."""
     known = {**redactions_of(root), redaction.redact_id: redaction}
     newest = sorted(known.values(), key=lambda each: (each.version, each.time_us))
     asked = [each for each in newest if each.until_us is None][-MOST_REDACTIONS:]
     ruled = [each for each in newest if each.until_us is not None]
     ruled.sort(key=lambda each: each.time_us)
     gone, ruled = ruled[:-MOST_RULES], ruled[-MOST_RULES:]
-    if gone:  # the records that stay must refuse the versions that these refused
+    if gone:  # the remaining records must refuse all versions that these refused
         since = max(each.version for each in (*gone, ruled[0]))
         ruled[0] = replace(ruled[0], version=since)
     return replace(root, redactions={each.redact_id: to_json(each) for each in (*asked, *ruled)})
@@ -99,9 +98,9 @@ class Expiry:
 
     Attributes:
         column: The column.
-        age_s: How old an event is by then, in seconds.
+        age_s: The age of an event, in seconds, from which on the value is null.
         filters: Which events, as a text; None for all.
-        extra: What a newer version stores of a rule, which this one does not carry out.
+        extra: Fields of a newer version, which this version does not carry out.
     """
 
     column: str
@@ -111,7 +110,7 @@ class Expiry:
 
     @property
     def redact_id(self) -> str:
-        """The id of its redaction, which another age does not change."""
+        """The id of its redaction, which does not depend on the age."""
         key = build_json([self.column, self.filters])
         return f"expiry-{hashlib.blake2b(key, digest_size=8).hexdigest()}"
 
@@ -127,7 +126,7 @@ def build_expiry(rules: tuple[Expiry, ...]) -> str | None:
 
 
 def expiry_of(root: Root) -> tuple[Expiry, ...]:
-    """Return the rules that a stream has; CorruptionError if they can't be read."""
+    """Return the rules of a stream; CorruptionError if they can't be read."""
     return (property_of(root, EXPIRY_PROPERTY, tuple[Expiry, ...]) or ())[:MOST_RULES]
 
 
@@ -144,7 +143,7 @@ def _is_due(record: Redaction | None, until_us: int) -> bool:
 
 
 def refuse_kept(root: Root) -> None:
-    """Raise InvalidInputError where tags keep versions, whose values nothing erases. Pure."""
+    """Raise InvalidInputError if tags keep versions, whose values would not be erased. Pure."""
     if tags := sorted(root.kept_tags):
         raise InvalidInputError(
             "tags keep versions, and the values in them would stay",

@@ -1,9 +1,9 @@
 """The root: the content of one commit file, from which everything else is found (FORMAT.md 3).
 
 A root is an immutable value. The types of its fields and of its rows say how they are stored, and
-what of the untrusted input is corrupt (`format.record`). Fields that a newer writer added are
-carried through unchanged in `extra`. Features are stored by name: this version of segstore cannot
-read a stream with an unknown reader feature, and cannot change one with an unknown writer feature.
+which input is corrupt (`format.record`). Fields that a newer writer added are carried through
+unchanged in `extra`. Features are stored by name: this version of segstore cannot read a stream
+with an unknown reader feature, and cannot change one with an unknown writer feature.
 """
 
 from collections.abc import Mapping
@@ -33,15 +33,15 @@ from segstore_ds.format.record import (
 
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
 COLUMN_NAMES = "column-names"  # On disk: the feature that `Epoch.names` needs. Never change.
-TIME_COLUMN = "time_column"  # On disk: the property that names it. Never change.
+TIME_COLUMN = "time_column"  # On disk: the property that names the time column. Never change.
 # On disk: the property that holds rules for appended events, and its feature. Never change.
 RULES_PROPERTY = "rules"
 ROOT_RAW_LIMIT_BYTES = 4 << 20
-TAGS_BYTES = 8_320  # the share of tags in the root: about 200 with names of ten characters
-TAG_BYTES, KEPT_BYTES = 30, 170  # of a tag, besides its name, and of the version that it keeps
-SHOWN_TAGS = 50  # the most that an error lists
-# Names of features that this version can read, or write: a version adds a name where an earlier one
-# would misread its streams, or damage them.
+TAGS_BYTES = 8_320  # most bytes of tags in the root: about 200 with names of ten characters
+TAG_BYTES, KEPT_BYTES = 30, 170  # per tag besides its name, and per version that a tag keeps
+SHOWN_TAGS = 50  # most tags that an error lists
+# Features that this version can read, or write. A new feature is needed if earlier versions would
+# misread or damage a stream.
 NANOSECONDS = "nanoseconds"  # On disk: schemas with times in nanoseconds. Never change.
 READER_FEATURES = frozenset((COLUMN_NAMES, NANOSECONDS))
 WRITER_FEATURES = frozenset((COLUMN_NAMES, RULES_PROPERTY))
@@ -61,7 +61,7 @@ class BlobRef(Row):
 
     path: _StatusPath
     bytes: Positive
-    count: Annotated[int, Range(most=1 << 40)] = 0  # the sum of all in a root is an int64
+    count: Annotated[int, Range(most=1 << 40)] = 0  # small enough for sums in an int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Epoch:
     """One schema of the stream, numbered from 0.
 
     Exactly one of `schema` (base64 of the Arrow IPC schema) and `blob` is set. `spark` is Spark's
-    own JSON of the schema if Spark wrote it; a blob stores both. `names` are those of
-    `format.schema.column_names`: of the stored columns that callers know by other names.
+    own JSON of the schema if Spark wrote it; a blob stores both. `names` has the names of columns
+    that differ from their stored names (`format.schema.column_names`).
     """
 
     number: int
@@ -88,11 +88,10 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class InlineFrame(Row):
-    """The only frame of an inline segment, as it lies in the commit file.
+    """The only frame of an inline segment, as it is in the commit file.
 
-    `crc` is the CRC-32 that the bytes should have; nothing has compared it. `raw_bytes` is the size
-    of the frame's buffers once decompressed, `fingerprint` the digest of its schema. `batch` is as
-    that of `Frame`.
+    `crc` is the expected CRC-32 of the bytes, not verified yet. `raw_bytes` is the decompressed
+    size of the frame's buffers, `fingerprint` the digest of its schema. `batch` is as in `Frame`.
     """
 
     size: Positive
@@ -111,13 +110,13 @@ class InlineFrame(Row):
 class SegmentEntry(Row):
     """One segment; its position in a root's list determines its offset.
 
-    One that no commit names yet has the id 0, and `mirrors`, the folders that hold its object, too.
+    A segment that no commit names yet has the id 0, and `mirrors` with the other folders that have
+    its object.
 
-    A segment with a `frame` is inline: it lies in the commit file and has no object, so nothing is
-    said of its end.
+    A segment with a `frame` is inline: it has no object, and no footer.
 
     `frames` is the number of its frames, and `frame_raws` their decompressed size in units of
-    64 KiB; both are 0 if the entry does not say.
+    64 KiB; both are 0 if unknown.
     """
 
     segment_id: int
@@ -134,7 +133,7 @@ class SegmentEntry(Row):
     mirrors: Annotated[tuple[str, ...], UNSTORED] = field(default=(), compare=False)
 
     def check_stored(self, where: str) -> None:
-        """Raise CorruptionError if it is neither an inline segment nor an object."""
+        """Raise CorruptionError unless it is a valid object or a valid inline segment."""
         if (frame := self.frame) is None:
             names.check_segment_path(self.path, where=where)
             if not self.footer_bytes:
@@ -155,17 +154,17 @@ class SegmentEntry(Row):
         return self.segment_id >> 32
 
     def numbered(self, segment_id: int) -> Self:
-        """Return the segment as a root lists it; the path of an inline one follows its id."""
+        """Return the segment with an id, as a root lists it."""
         path = names.build_inline_path(segment_id) if self.frame else self.path
         return replace(self, segment_id=segment_id, path=path, mirrors=())
 
 
 @dataclass(frozen=True, slots=True)
 class PartRef(Row):
-    """A part, or a list of parts, of one of a root's tables.
+    """A reference to a part, or to a list of parts, of one of a root's tables.
 
-    It covers offsets of events or versions of rows, `[start, end)`. `bytes` are those of its
-    envelope. FORMAT.md 5 has the rest.
+    It covers the offsets of events or the versions of rows `[start, end)`. `bytes` is the length of
+    its envelope. FORMAT.md 5 has the rest.
     """
 
     path: _StatusPath
@@ -178,7 +177,7 @@ class PartRef(Row):
     stats: str | None = field(default=None, compare=False)
 
     def check_stored(self, where: str) -> None:
-        """Raise CorruptionError if a range is none."""
+        """Raise CorruptionError if a range is empty or reversed."""
         if self.start >= self.end or self.time_us > self.last_us:
             raise CorruptionError("part has no range", where=where, path=self.path)
 
@@ -187,8 +186,8 @@ class PartRef(Row):
 class Retired(Row):
     """An object that a commit dropped from the stream.
 
-    Kind ``segment`` is a segment's path, ``status`` is a status object alone, and ``part`` is a
-    status part together with every segment that it lists.
+    The kind ``segment`` is a segment, ``status`` is only a status object, and ``part`` is a status
+    part with all segments that it lists.
     """
 
     kind: Annotated[str, Limit(20)]
@@ -197,14 +196,14 @@ class Retired(Row):
     time_us: TimeUs
 
     def check_stored(self, where: str) -> None:
-        """Raise CorruptionError if the path is not one of its kind."""
+        """Raise CorruptionError if the path does not fit the kind."""
         segment = self.kind == "segment"
         (names.check_segment_path if segment else names.check_status_path)(self.path, where=where)
 
 
 @dataclass(frozen=True, slots=True)
 class Writer(Row):
-    """The last commit of a writer id; `fingerprint` is that of the batch, if it has one."""
+    """The last batch of a writer id; `fingerprint` is that of the batch, if it has one."""
 
     owner: Annotated[str, Limit(1000)]
     batch_id: int
@@ -225,18 +224,18 @@ class Tag(Row):
 
 @dataclass(frozen=True, slots=True)
 class Kept(Row):
-    """What finds the version of a tag when its commit file is gone; the tag's cut is its tail."""
+    """The version of a tag, for reads after its commit file is gone; the tag's cut is its tail."""
 
     head: int
-    epochs: Positive  # how many there were
+    epochs: Positive  # number of epochs
     parts: PartRef | None  # a list of its parts; None if it lists no segment
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow(Row):
-    """What one commit did and what it cost, as FORMAT.md 5.3 says.
+    """What one commit did and what it cost (FORMAT.md 5.3).
 
-    Head and tail are those after it; rows, segments and their encoded bytes are those it added.
+    `head` and `tail` are those after it. `rows`, `segments` and `bytes` are what it added.
     """
 
     version: int
@@ -250,19 +249,19 @@ class HistoryRow(Row):
     writer_id: _Text | None = None
     batch_id: int | None = None
     client: _Text = ""
-    application: _Text = ""  # in which the client ran
-    attempts: int = 1  # how often the change was planned, the last time included
+    application: _Text = ""  # the application in which the client ran
+    attempts: int = 1  # how often the change was planned, including the last time
     races_lost: int = 0
     requests: int = 0
     request_bytes: int = 0
-    transaction: _Text = ""  # "" where it is not known
-    # JSON: [start, end, segments before, segments after] of each run, or an object of what changed
+    transaction: _Text = ""  # "" if it is not known
+    # JSON: [start, end, segments before, segments after] of each run, or an object of changes.
     merged: _Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LastUpkeep(Row):
-    """The newest commit of an upkeep; `swept`: tokens of versions below it have no orphans left."""
+    """The newest commit of an upkeep; no orphans are left of versions below `swept`."""
 
     version: int
     time_us: TimeUs
@@ -285,7 +284,7 @@ class Root:
     tail: int = 0
     sealed: bool = False
     dropped: bool = False
-    next_segment: Annotated[int, Range(most=(1 << 32) - 1)] = 0  # its id holds the epoch, too
+    next_segment: Annotated[int, Range(most=(1 << 32) - 1)] = 0  # the lower half of the next id
     log_start: int = 0
     staging_floor: int = 0
     upkeep: Annotated[LastUpkeep | None, ABSENT] = None
@@ -324,22 +323,19 @@ class Root:
             raise CorruptionError("stream id is not ASCII, which a hint has to be", where=where)
 
     def changed(self, **values: Any) -> Self:
-        """Return the root with other values of some fields.
-
-        `dataclasses.replace` sets each of the forty again; a commit changes a few, three times.
-        """
+        """Return the root with other values of some fields, faster than `dataclasses.replace`."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, **values)
         return made
 
     @property
     def epoch(self) -> Epoch:
-        """The newest epoch, whose schema appended data has."""
+        """The newest epoch, which has the schema of the stream."""
         return self.epochs[-1]
 
     @property
     def listed_start(self) -> int:
-        """The offset of the first listed event; the head is at or after it."""
+        """The offset of the first event in listed segments, at or before the head."""
         refs = (*self.lists, *self.parts)
         return refs[0].start if refs else self.inline_start
 
@@ -355,13 +351,13 @@ class Root:
         return {name: self.tags[name] for name in self.kept}
 
     def kept_version(self, version: int) -> Self | None:
-        """Return the root of a version that a tag keeps, as far as reads need it; None if none."""
+        """Return the root of a version that a tag keeps, as far as reads need it, or None."""
         for name, tag in self.kept_tags.items():
             if tag.version == version:
                 kept = self.kept[name]
                 return self.changed(
                     version=version,
-                    transaction="",  # which proves nothing once the version's file is gone
+                    transaction="",  # not kept with a tag
                     time_us=tag.time_us,
                     epochs=self.epochs[: kept.epochs],
                     head=kept.head,
@@ -380,12 +376,12 @@ class Root:
 
     @property
     def inline_bytes(self) -> int:
-        """The size of the frames that lie behind the body of the commit file."""
+        """The size of the frames after the body of the commit file."""
         return sum([len(entry.frame.data) for entry in self.entries if entry.frame])
 
 
 def property_of(root: Root, name: str, kind: type[T]) -> T | None:
-    """Return the value that the text of a property holds; None where it has none."""
+    """Return the value of a property; None if it is not set."""
     text = root.properties.get(name)
     if text is None:
         return None
@@ -400,7 +396,7 @@ def encode_root(root: Root) -> bytes:
 
 
 def decode_root(body: bytes, where: str) -> Root:
-    """Decode the body of a commit file; its frames are attached by `format.inline`."""
+    """Decode the body of a commit file; `format.inline` attaches the frames."""
     value = take_format(parse_json(body, where=where), ROOT_FORMAT, what="root", where=where)
     features = from_json(_Features, value, where=where).reader_features
     if unknown := sorted({*features} - READER_FEATURES):
@@ -412,7 +408,7 @@ def decode_root(body: bytes, where: str) -> Root:
 
 @dataclass(frozen=True, slots=True)
 class _Features:
-    """What tells whether the rest can be read."""
+    """The field that says whether the rest can be read."""
 
     reader_features: tuple[str, ...]
 

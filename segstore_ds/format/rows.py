@@ -1,4 +1,4 @@
-"""Slices of a batch in order, zero-copy where readers can take them; its types and its memory."""
+"""Slices of batches, their exact types, and the memory pool for rows."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -13,7 +13,7 @@ T = TypeVar("T")
 def slice_for_readers(batch: pa.RecordBatch, start: int, rows: int) -> pa.RecordBatch:
     """Return a slice of a batch; a copy if it has structs.
 
-    DuckDB 1.5 ignores the offset of a struct in a struct, and so reads other rows.
+    DuckDB 1.5 ignores the offset of a struct in a struct, and so would read other rows.
     """
     piece = batch.slice(start, rows)
     sliced = any(column.offset and t.is_struct(column.type) for column in piece.columns)
@@ -21,10 +21,10 @@ def slice_for_readers(batch: pa.RecordBatch, start: int, rows: int) -> pa.Record
 
 
 def with_types(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose columns have the types of its schema, also where equal types differ.
+    """Return a batch whose columns have exactly the types of its schema.
 
-    Types are equal even if children of lists and maps have other names or metadata. An import takes
-    those of the schema, but cuts names at a NUL; a batch with such a name is returned as it is.
+    Arrow counts types as equal even if children of lists and maps have other names or metadata. A
+    C import sets those of the schema, but cuts names at a NUL; then the batch is returned as it is.
     """
     imported = pa.record_batch(batch)
     return imported if imported.schema.equals(batch.schema) else batch
@@ -40,7 +40,7 @@ def slice_evenly(batch: pa.RecordBatch, pieces: int) -> Iterator[pa.RecordBatch]
 
 
 def halve_until(batch: pa.RecordBatch, take: Callable[[pa.RecordBatch], T | None]) -> Iterator[T]:
-    """Yield what `take` makes of a batch, or of its halves wherever it returns None.
+    """Yield `take` of a batch or, if that is None, of its halves, and so on.
 
     `take` must not return None for a single row.
     """
@@ -55,10 +55,10 @@ def halve_until(batch: pa.RecordBatch, take: Callable[[pa.RecordBatch], T | None
 
 @cache
 def rows_pool() -> pa.MemoryPool:
-    """Return jemalloc where Arrow has it and would use mimalloc; otherwise Arrow's own choice.
+    """Return jemalloc if Arrow has it and would use mimalloc; otherwise Arrow's own choice.
 
-    For a result of 150 MiB, mimalloc takes 230 MiB of the kernel, in pages of 2 MiB, and jemalloc
-    165. The kernel clears them, which takes longer than to decode the rows.
+    For a result of 150 MiB, mimalloc takes 230 MiB from the kernel, in pages of 2 MiB, and jemalloc
+    165. The kernel clears these pages, which takes longer than decoding the rows.
     """
     default = pa.default_memory_pool()
     try:

@@ -1,7 +1,7 @@
 """Segment formats: the interface that all readers of segments use, and the known formats.
 
 A segment's entry names its format. A format parses the end of the object, whose length and checksum
-the entry holds, into an index of frames. The index tells which bytes hold a frame's columns,
+are in the entry, into an index of frames. The index says which bytes hold a frame's columns,
 verifies these bytes and decodes them into a record batch. Readers of segments use nothing else, so
 a stream may mix formats. Pure: nothing here reads an object.
 """
@@ -17,8 +17,8 @@ from segstore_ds.errors import UnsupportedVersionError
 from segstore_ds.format.arrow.index import MAX_INDEX_BYTES, FrameEntry
 from segstore_ds.format.statistics import Stats
 
-ARROW, PARQUET = "arrow", "parquet"  # On disk, also as endings. Never change; add a new one.
-LAST_BYTES = 40  # enough to tell the length of the end of an object, in any format
+ARROW, PARQUET = "arrow", "parquet"  # On disk, also as suffixes. Never change; add a new one.
+LAST_BYTES = 40  # enough last bytes to find the length of an object's end, in any format
 
 
 class SegmentIndex(Protocol):
@@ -26,7 +26,7 @@ class SegmentIndex(Protocol):
 
     @property
     def frames(self) -> tuple[FrameEntry, ...]:
-        """The frames in order; together they fill the object between its head and its end."""
+        """The frames in order; they fill the object between its head and its end."""
 
     @property
     def stats(self) -> Stats:
@@ -36,11 +36,11 @@ class SegmentIndex(Protocol):
         """Return the ``[start, end)`` ranges of the object that `check` and `decode` need.
 
         `columns` of None means all columns. The ranges ascend; there is at least one, and none is
-        empty. An index that contradicts itself is a CorruptionError.
+        empty. Raises CorruptionError if the index contradicts itself.
         """
 
     def check(self, number: int, span: tuple[int, int], data: pa.Buffer, *, where: str) -> None:
-        """Check the bytes of a frame's range, one of those that `spans` returns."""
+        """Verify the bytes of one of a frame's ranges, as `spans` returns them."""
 
     def decode(
         self,
@@ -51,13 +51,13 @@ class SegmentIndex(Protocol):
         columns: Sequence[str] | None,
         where: str,
     ) -> pa.RecordBatch:
-        """Decode the columns asked for, in that order, from bytes that `check` has accepted."""
+        """Decode `columns`, in that order, from bytes that `check` has verified."""
 
 
 class SegmentFormat(Protocol):
     """One layout of segments."""
 
-    name: str  # its name in segment entries, and the ending of its objects' names
+    name: str  # its name in segment entries, and the suffix of its objects' names
     head_bytes: int  # the number of bytes before the first frame
 
     def parse_index(
@@ -70,15 +70,14 @@ class SegmentFormat(Protocol):
         """
 
     def measure_end(self, last: bytes, *, object_bytes: int) -> int:
-        """Return how many of an object's last bytes tell all that lies behind its frames.
+        """Return the length of an object's end, which is all bytes after its frames, unchecked.
 
-        `last` is at least the last `LAST_BYTES` of the object. If it is as long as the length that
-        these tell, the result is what `parse_index` needs. The length is not checked; it is 0 if
-        there are too few bytes.
+        `last` has at least the last `LAST_BYTES` of the object. Call it again with as many bytes as
+        it returned: then the result is what `parse_index` needs. It is 0 for too few bytes.
         """
 
     def check_head(self, data: bytes, *, where: str) -> None:
-        """Check the first `head_bytes` of the object, which reading does not need."""
+        """Verify the first `head_bytes` of the object, which reads do not need."""
 
 
 _CLASSES = {ARROW: "ArrowSegments", PARQUET: "ParquetSegments"}
@@ -86,14 +85,14 @@ _CLASSES = {ARROW: "ArrowSegments", PARQUET: "ParquetSegments"}
 
 @cache
 def _load(name: str) -> SegmentFormat:
-    # When it is first used: to import pyarrow.parquet takes time.
+    # Imported when first used, because importing pyarrow.parquet takes time.
     module = import_module(f"{__package__}.{name}.segment")
     form: SegmentFormat = getattr(module, _CLASSES[name])()
     return form
 
 
 def find_end(form: SegmentFormat, fetch: Callable[[int], bytes], *, object_bytes: int) -> int:
-    """Return the length of the end of an object that no entry describes; 0 if it can't be told."""
+    """Return the length of the end of an object without an entry; 0 if it can't be found."""
     length = form.measure_end(fetch(min(LAST_BYTES, object_bytes)), object_bytes=object_bytes)
     if 0 < length <= min(object_bytes, MAX_INDEX_BYTES):
         length = form.measure_end(fetch(length), object_bytes=object_bytes)
@@ -113,6 +112,6 @@ def find_format(name: str, *, where: str) -> SegmentFormat:
 
 
 def format_of(path: str) -> SegmentFormat | None:
-    """Return the format that a segment has by its name; None if that tells none."""
+    """Return the format of a segment by the suffix of its name, or None."""
     ending = path.rpartition(".")[2]
     return _load(ending) if ending in _CLASSES else None

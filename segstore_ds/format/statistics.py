@@ -1,8 +1,8 @@
 """Statistics: the bounds of frames, segments and parts, and the two ways in which they are stored.
 
-Few pieces are JSON, of each an object of `[min, max, nulls]` by label: in entries, rows of parts
-and footers. The segments of a part are Arrow, a column of structs for each label. What a piece does
-not say of a column is unknown. All bytes are untrusted.
+In entries, in references to parts and in footers they are JSON: for each piece an object of
+`[min, max, nulls]` by label. For the segments of a part they are Arrow: for each label a column of
+structs. Bounds of other columns are unknown. All bytes are untrusted.
 """
 
 import base64
@@ -26,8 +26,8 @@ from segstore_ds.format.record import build_json, parse_json
 
 Flags = npt.NDArray[np.bool_]
 
-ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
-_PLAIN = frozenset((type(None), bool, int, str))  # types of bounds that JSON has as they are
+ENTRY_STATS_BYTES = 600  # most bytes of one segment's statistics in the root
+_PLAIN = frozenset((type(None), bool, int, str))  # types of bounds that are JSON values
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _ERRORS = (KeyError, TypeError, ValueError, InvalidOperation, binascii.Error)
 
@@ -54,15 +54,15 @@ def encode_bound(bound: Bound | None) -> Any:
 
 
 def build_text(piece: Piece) -> str | None:
-    """Return statistics as JSON text; None for those of no column."""
+    """Return statistics as JSON text; None if there are none."""
     return build_json(encode_piece(piece)).decode() if piece else None
 
 
 def entry_stats(piece: Piece) -> str | None:
-    """Return a segment's statistics as JSON text, of as many columns as an entry has room for."""
+    """Return a segment's statistics as JSON text, with the first columns that fit in an entry."""
     found = encode_piece(piece)
     whole = build_json(found)
-    if len(whole) + len(found) < ENTRY_STATS_BYTES:  # as counted below, and all of them fit
+    if len(whole) + len(found) < ENTRY_STATS_BYTES:  # all fit, as the loop below counts
         return whole.decode() if found else None
     kept: dict[str, Any] = {}
     used = 2
@@ -75,12 +75,12 @@ def entry_stats(piece: Piece) -> str | None:
 
 
 def parse_piece(text: str | None, *, where: str) -> dict[str, Bounds]:
-    """Parse statistics as an entry or the row of a part has them."""
+    """Parse the statistics of an entry or of a reference to a part."""
     return {} if text is None else decode_piece(_parse(text, where=where), where=where)
 
 
 def decode_piece(value: Mapping[str, Any], *, where: str) -> dict[str, Bounds]:
-    """Parse what `encode_piece` returned; columns of unknown kinds are passed over."""
+    """Parse what `encode_piece` returned; skip columns of unknown kinds."""
     found: dict[str, Bounds] = {}
     for label, cell in value.items():
         kind = _KINDS.get(label.partition(":")[0])
@@ -101,7 +101,7 @@ def decode_piece(value: Mapping[str, Any], *, where: str) -> dict[str, Bounds]:
 
 
 def _parse(text: str, *, where: str) -> dict[str, Any]:
-    # A lone surrogate, which UTF-8 can't hold, is for `decode_piece` to judge.
+    # Lone surrogates pass here: `decode_piece` refuses them with the column's name.
     value = parse_json(text.encode("utf-8", "surrogatepass"), where=where)
     if type(value) is not dict:
         raise CorruptionError("stored statistics cannot be read", where=where)
@@ -141,7 +141,7 @@ def _decimal(value: Any) -> Decimal:
 
 
 class _Kind(NamedTuple):
-    """How bounds of a kind are stored: their Arrow type, and what makes bounds of JSON values."""
+    """How bounds of a kind are stored: as an Arrow type, and as JSON that `load` parses."""
 
     stored: pa.DataType
     load: Callable[[Any], Bound]
@@ -160,7 +160,7 @@ _KINDS: Mapping[str, _Kind] = {  # On disk, by the kind of a label. Never change
 
 
 class Column(NamedTuple):
-    """Bounds of one column over several pieces; where `nulls` is null, nothing is known."""
+    """Bounds of one column over several pieces; unknown where `nulls` is null."""
 
     min: pa.Array
     max: pa.Array
@@ -172,10 +172,10 @@ class Stats:
     """Statistics of several pieces in order: frames of a segment, segments, or parts."""
 
     rows: int  # the number of pieces
-    columns: Mapping[str, Column] | None  # the column of each label, if they are stored as Arrow
-    # The JSON object of each piece, or None, if they are stored as JSON.
+    columns: Mapping[str, Column] | None  # by label, if they are stored as Arrow
+    # If they are stored as JSON: the object of each piece, or None.
     values: Sequence[Mapping[str, Any] | None] = ()
-    where: str | None = None  # where the JSON lies; None: what can't be read of it is unknown
+    where: str | None = None  # the place of the JSON, for errors; None: unreadable is unknown
 
     @classmethod
     def of_texts(cls, texts: Sequence[str | None], *, where: str | None = None) -> Self:
@@ -196,7 +196,7 @@ class Stats:
         return Stats(end - start, columns)
 
     def bounds(self, field: pa.Field, rows: Sequence[int]) -> Iterator[Bounds | None]:
-        """Yield the bounds of a column in some pieces, as of its type now; None if unknown."""
+        """Yield the bounds of a column in some pieces, in its current type; None if unknown."""
         sides = [self._bounds(label, rows) for label in labels_of(field)] or [[None] * len(rows)]
         for found in zip(*sides, strict=True):
             own = found[0]
@@ -254,7 +254,7 @@ class Stats:
         return [build_json(own).decode() if own else None for own in found]
 
     def as_columns(self) -> "Stats":
-        """Return the same as columns."""
+        """Return the same statistics as columns."""
         if self.columns is not None:
             return self
         every = range(self.rows)
@@ -263,7 +263,7 @@ class Stats:
         return Stats(self.rows, {label: _as_column(label, known[label]) for label in known})
 
     def column(self, field: pa.Field) -> Column | None:
-        """Return a column as of its type now, whatever it was in older epochs; None if unknown."""
+        """Return the bounds of a column in its current type, also of older epochs, or None."""
         found, own = {*labels_of(field)} & {*self._labels()}, label_of(field) or ""
         if not found:
             return None
@@ -272,7 +272,7 @@ class Stats:
         return _as_column(own, self.bounds(field, range(self.rows)))
 
     def within(self, most_bytes: int) -> "Stats":
-        """Return the columns that most pieces have, as many as fit in memory of a size."""
+        """Return the columns that fit in `most_bytes`, preferring those that most pieces have."""
         kept, size, columns = dict[str, Column](), 0, self.as_columns().columns or {}
         for label in sorted(columns, key=lambda label: columns[label].nulls.null_count):
             size += sum(side.nbytes for side in columns[label])
@@ -283,10 +283,10 @@ class Stats:
     def numbers(
         self, field: pa.Field, counts: Ints, absent: Flags | None = None
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Ints, Flags]:
-        """Return minimums, maximums, null counts of a column of numbers, and where they are known.
+        """Return minimums, maximums and null counts of a column of numbers, and which are known.
 
-        `counts` are the pieces' events; `absent` pieces lack the column: its values are null. Where
-        there are no values, the minimum is above the maximum.
+        `counts` are the pieces' events. Pieces in `absent` lack the column: its values are null. If
+        a piece has no values, its minimum is above its maximum.
         """
         least, most = limits_of(field.type)
         nothing = np.zeros(self.rows, np.bool_) if absent is None else absent
@@ -315,18 +315,18 @@ class Stats:
 
 
 def limits_of(data_type: pa.DataType) -> tuple[Any, Any]:
-    """Return the least and the greatest value that bounds of a column of numbers can have."""
+    """Return the least and the greatest possible bound of a column of numbers."""
     return (-math.inf, math.inf) if t.is_floating(data_type) else (_LEAST, _MOST)
 
 
 def absent_in(epochs: Ints, schemas: Mapping[int, pa.Schema], name: str) -> Flags:
-    """Tell of each of some segments whether the schema of its epoch lacks a column."""
+    """Tell for each segment whether the schema of its epoch lacks a column."""
     lacking = [number for number, schema in schemas.items() if schema.get_field_index(name) < 0]
     return np.isin(epochs, lacking)
 
 
 def _parse_all(texts: Sequence[str | None]) -> list[Mapping[str, Any] | None]:
-    """Parse statistics all at once, which is several times faster; one by one if one is damaged."""
+    """Parse statistics all at once, which is faster; one by one if one is damaged."""
     with suppress(CorruptionError):
         joined = ",".join("null" if text is None else text for text in texts)
         values = parse_json(f"[{joined}]", where="")
@@ -373,7 +373,7 @@ def encode_stats(stats: Stats) -> bytes:
 
 
 def decode_stats(body: bytes, *, rows: int, where: str) -> Stats:
-    """Decode the statistics of `rows` segments; columns of unknown kinds are passed over."""
+    """Decode the statistics of `rows` segments; skip columns of unknown kinds."""
     batch = decode_rows(body, None, where=where)
     columns = {}
     for label, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -387,7 +387,7 @@ def decode_stats(body: bytes, *, rows: int, where: str) -> Stats:
 
 
 def _checked(label: str, column: Column, where: str) -> Column:
-    """Return a column; CorruptionError for what no writer stores, such as NaN."""
+    """Return a column; CorruptionError for values that no writer stores, such as NaN."""
     wrong = bool((np.asarray(column.nulls.fill_null(0)) < 0).any())
     for side in column[:2]:
         if label.startswith("float:"):

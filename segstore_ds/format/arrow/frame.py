@@ -2,9 +2,9 @@
 
 A frame holds exactly one record batch. Its checksum covers every byte, including padding, and is
 verified before anything else reads the bytes. A frame with the right checksum may still be crafted,
-so nothing is decompressed before its size is known to be within the limit, and every offset into a
-column is checked before the column is returned. The contents of strings are not checked: Spark
-stores and returns strings that are not UTF-8, and they are returned as they were written.
+so nothing is decompressed before its size is known to be within the limit, and all offsets in a
+column are checked before it is returned. The contents of strings are not checked: Spark stores and
+returns strings that are not UTF-8, and so does segstore.
 """
 
 import struct
@@ -29,9 +29,9 @@ MAX_ROWS = (1 << 31) - 1
 
 Compression = Literal["zstd", "lz4", "none"]
 
-KEPT_BYTES = 32 << 10  # before compression: a frame of so few keeps its rows
+KEPT_BYTES = 32 << 10  # a frame with at most so many bytes before compression keeps its rows
 _SMALL_BYTES = 64 << 10
-_THREADED_BYTES = 256 << 10  # with fewer bytes, using other threads costs more than it saves
+_THREADED_BYTES = 256 << 10  # with fewer bytes, threads cost more than they save
 _CONTINUATION = 0xFFFFFFFF  # On disk, by Arrow: starts every message of a stream.
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # On disk, by Arrow: ends a stream.
 _DICTIONARY, _RECORD_BATCH = 2, 3  # On disk, by Arrow: kinds of messages.
@@ -50,8 +50,8 @@ _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, In
 class Frame:
     """One encoded record batch.
 
-    The length of `data` is a multiple of 64 bytes, and `crc` is its CRC-32. `raw_bytes` is the size
-    of its buffers once decompressed. `fingerprint` is the digest of its schema. `stats` and
+    The length of `data` is a multiple of 64 bytes, and `crc` is its CRC-32. `raw_bytes` is the
+    decompressed size of its buffers. `fingerprint` is the digest of its schema. `stats` and
     `filters` cover some of its columns. `batch` is a copy of its rows, if they are few and were
     encoded in this process.
     """
@@ -77,7 +77,7 @@ class Frame:
         *,
         where: str = "inline frame",
     ) -> pa.RecordBatch:
-        """Return the rows; raises CorruptionError where the bytes are not as they were encoded."""
+        """Return the rows; CorruptionError if the bytes are damaged."""
         check_frame(self.data, crc=self.crc, where=where)
         return decode_frame(
             self.data,
@@ -100,10 +100,10 @@ def encode_frame(
 ) -> Frame:
     """Encode a batch, whose schema is in normal form, as a frame.
 
-    A level of None is the codec's own default. Statistics are computed for `stats_columns`; nested
-    columns are skipped. Filters are made of those of the `key_columns` that are there. A batch too
-    large for one frame is an InvalidInputError. The bytes are laid at the front of `into` if they
-    fit there, and into memory of their own otherwise.
+    A level of None is the codec's own default. Statistics are computed for `stats_columns`, except
+    nested ones. Filters are made for the `key_columns` that the batch has. A batch too large for
+    one frame is an InvalidInputError. The bytes are written to the front of `into` if they fit
+    there, else into memory of their own.
     """
     check_size(batch)
     values = distinct_values(batch, key_columns) if key_columns else {}
@@ -121,7 +121,7 @@ def encode_frame(
         fingerprint=fingerprint(batch.schema),
         raw_bytes=raw_bytes,
         filters=build_filters(batch.schema, values, frame_bytes=data.size) if values else {},
-        # A copy, because the caller may write to the memory of its columns again.
+        # A copy, because the caller may change the memory of its columns.
         batch=pa.concat_batches([batch]) if raw_bytes <= KEPT_BYTES else None,
     )
 
@@ -129,7 +129,7 @@ def encode_frame(
 def with_marks(
     frame: Frame, *, schema: pa.Schema, keys: Sequence[str], bounded: str | None, where: str
 ) -> Frame:
-    """Return a checked frame with filters of key columns, and bounds of a column first."""
+    """Return a checked frame with filters of key columns, and with bounds of `bounded` first."""
     wanted = keys_of(schema, keys)
     if all(name in frame.filters for name in wanted):
         wanted = []
@@ -147,8 +147,8 @@ def with_marks(
 
 
 def check_size(batch: pa.RecordBatch) -> None:
-    """Raise InvalidInputError if a batch exceeds what the index of either format can count."""
-    # `nbytes` takes longer than to encode a few rows. Columns may share buffers, but not so often.
+    """Raise InvalidInputError if a batch is larger than an index can describe, in both formats."""
+    # Calling `nbytes` takes longer than encoding a few rows, so small batches are passed without.
     small = batch.get_total_buffer_size() <= _SMALL_BYTES
     if batch.num_rows > MAX_ROWS or (not small and batch.nbytes > MAX_RAW_BYTES):
         raise InvalidInputError(
@@ -160,7 +160,7 @@ def check_size(batch: pa.RecordBatch) -> None:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.Buffer:
-    """Return the stream of a batch: to open a writer takes longer than to encode a few rows."""
+    """Return the stream of a batch, without a writer: opening one takes longer than a few rows."""
     pieces = (batch.schema.serialize(), batch.serialize(), _END)
     size = sum(map(len, pieces))
     return pa.py_buffer(b"".join((*pieces, bytes(-size % ALIGNMENT))))
@@ -194,13 +194,13 @@ def _lay(
         with pa.FixedSizeBufferWriter(memory) as sink:
             _write(batch, options, sink)
             return memory.slice(0, sink.tell())
-    except OSError:  # it ends after the memory
+    except OSError:  # the stream is larger than the memory
         return None
 
 
 def _exact(data: pa.Buffer) -> pa.Buffer:
-    # A stream's buffer keeps its capacity, up to twice its size, for as long as it lives. Callers
-    # bound memory by buffer sizes, which would then be too small. The copy costs 1 % of encoding.
+    # The buffer of a stream has up to twice the capacity that its size says, and callers bound
+    # memory by sizes. The copy costs 1 % of encoding.
     exact = pa.allocate_buffer(data.size)
     with pa.FixedSizeBufferWriter(exact) as writer:
         writer.write(data)
@@ -252,10 +252,10 @@ def decode_frame(
     where: str,
     limit_bytes: int = MAX_RAW_BYTES,
 ) -> pa.RecordBatch:
-    """Decode the columns asked for of a frame that `check_frame` has passed; None for all.
+    """Decode some columns (None: all) of a frame whose checksum was verified.
 
-    The frame has to have `rows` events and `schema` (in normal form), and its buffers may take at
-    most `limit_bytes` once decompressed. Uncompressed buffers are views of `data`.
+    The frame must have `rows` events and `schema` (in normal form), and its decompressed buffers at
+    most `limit_bytes`. Uncompressed buffers are views of `data`.
     """
     names = schema.names if columns is None else list(columns)
     places = _places(schema, names)
@@ -290,7 +290,7 @@ def _places(schema: pa.Schema, names: Sequence[str]) -> list[int]:
 
 
 def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -> pa.RecordBatch:
-    # Arrow takes an empty list for all fields, so counting rows decodes the first field.
+    # To Arrow an empty list means all fields, so decode the first field to count rows.
     wanted = sorted(places) or [0][: len(schema)]
     options = pa.ipc.IpcReadOptions(
         included_fields=wanted, use_threads=len(data) >= _THREADED_BYTES
@@ -312,10 +312,10 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
 
 
 def declared_bytes(data: memoryview) -> int:
-    """Add up what a stream's buffers take once decompressed, without decompressing them.
+    """Return the decompressed size of a stream's buffers, without decompressing them.
 
-    Bytes that are not messages are a struct.error or a ValueError. A message that is neither a
-    schema, a dictionary nor a record batch, or a negative size, is a ValueError.
+    Bytes that are not messages raise struct.error or ValueError. A message that is neither a
+    schema, a dictionary nor a record batch, or a negative size, raises ValueError.
     """
     total, messages = 0, _messages(data)
     next(messages, None)
@@ -336,13 +336,13 @@ def declared_bytes(data: memoryview) -> int:
 
 
 def _messages(data: memoryview) -> Iterator[tuple[memoryview, Sequence[int], memoryview]]:
-    """Yield each message of a stream: its metadata, where its fields are there, and its body."""
+    """Yield each message of a stream: its metadata, the places of its fields, and its body."""
     place = 0
     while place + 8 <= len(data):
         marker, size = _PREFIX.unpack_from(data, place)
         if not (marker and size):
             return
-        if marker != _CONTINUATION:  # Arrow also reads messages as it wrote them before 2019
+        if marker != _CONTINUATION:  # refuse messages as Arrow wrote them before 2019
             raise ValueError(marker)
         place += 8
         metadata = data[place : place + size]
@@ -357,7 +357,7 @@ def _messages(data: memoryview) -> Iterator[tuple[memoryview, Sequence[int], mem
 
 
 def _fields(metadata: memoryview, place: int) -> Sequence[int]:
-    """Return where the fields of a flatbuffer table are that a place points to; 0 for absent."""
+    """Return the places of the fields of a flatbuffer table, 0 for absent; `place` points to it."""
     table = place + int(_OFFSET.unpack_from(metadata, place)[0])
     start = table - int(_BACK.unpack_from(metadata, table)[0])
     (size,) = _SIZE.unpack_from(metadata, start)

@@ -1,6 +1,6 @@
 """The index of a segment: where each frame is and what it holds.
 
-It is stored as JSON with one array per fact and one element per frame, which zstd compresses to a
+It is stored as JSON with one array per field and one element per frame, which zstd compresses to a
 few bytes per frame. Unknown fields are ignored.
 """
 
@@ -19,7 +19,7 @@ from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.statistics import Stats, encode_piece, entry_stats
 
 MAX_INDEX_BYTES = 32 << 20
-RAW_UNIT = 64 << 10  # On disk: entries count the decompressed bytes of a segment in these
+RAW_UNIT = 64 << 10  # On disk: the unit of a segment's decompressed bytes in entries
 _MAX_CRC = (1 << 32) - 1
 
 
@@ -28,8 +28,8 @@ class FrameEntry:
     """What the index says about one frame.
 
     `start` is its offset in the object, `bytes` its length there, and `crc` the CRC-32 of these
-    bytes. `raw_bytes` is the size of its buffers once decompressed. `fingerprint` is the digest of
-    its schema. `filters` cover some of its columns.
+    bytes. `raw_bytes` is the decompressed size of its buffers. `fingerprint` is the digest of its
+    schema. `filters` cover some of its columns.
     """
 
     start: int
@@ -42,7 +42,7 @@ class FrameEntry:
 
     @property
     def end(self) -> int:
-        """The offset after its last byte."""
+        """The offset after the last byte."""
         return self.start + self.bytes
 
 
@@ -51,7 +51,7 @@ def finished_segment(
 ) -> SegmentEntry:
     """Return a finished segment of `size` bytes, which has no path yet.
 
-    `stats` are those of all frames, and `end` is what lies behind these: footer and trailer.
+    `stats` are those of all frames, and `end` has all bytes after the frames.
     """
     return SegmentEntry(
         segment_id=0,
@@ -80,8 +80,8 @@ def merge_frames(frames: Sequence[FrameEntry], stats: Sequence[Piece]) -> Piece:
 def build_index(frames: Sequence[FrameEntry], stats: Sequence[Piece] = ()) -> bytes:
     """Encode the index of a segment's frames, which are in order and without gaps, as JSON.
 
-    The result has at most `MAX_INDEX_BYTES`. Filters, then statistics are left out if they would
-    not fit; too many frames are an InvalidInputError.
+    The result has at most `MAX_INDEX_BYTES`: filters, then statistics are left out if they would
+    not fit. Too many frames raise InvalidInputError.
     """
     schemas = list(dict.fromkeys(entry.fingerprint for entry in frames))
     footer: dict[str, Any] = {
@@ -98,7 +98,6 @@ def build_index(frames: Sequence[FrameEntry], stats: Sequence[Piece] = ()) -> by
     for content in (whole, bare, {**footer, "stats": []}):
         raw = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         encoded = raw.encode()
-        # Both are optional: leave them out if the footer would be too large.
         if len(encoded) <= MAX_INDEX_BYTES:
             return encoded
     raise InvalidInputError("a segment has too many frames", frames=len(frames))
@@ -123,8 +122,8 @@ def parse_index(
 ) -> tuple[tuple[FrameEntry, ...], Stats]:
     """Parse the JSON that `build_index` returned; it is untrusted.
 
-    The frames are in order and fill ``[frames_start, frames_end)`` of the object without gaps. Each
-    frame's length is a multiple of `alignment`. Statistics are parsed when they are asked for.
+    Checks that the frames fill ``[frames_start, frames_end)`` of the object, and that each frame's
+    length is a multiple of `alignment`. Statistics are parsed later, when they are used.
     """
     index = from_json(_Index, value, where=where)
     sizes, count = index.bytes, len(index.bytes)

@@ -1,4 +1,4 @@
-"""Check that the offsets within an array stay within it, and that texts are UTF-8."""
+"""Checks that the offsets of an array are valid, and that texts are UTF-8."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import pyarrow as pa
 from pyarrow import lib
 from pyarrow import types as t
 
-# By a type's id: asking one question after the other takes longer than checking a small frame.
 FEW_ROWS = 64
+# Sets of type ids, because calls such as `is_list` take longer than checking a small frame.
 _PLAIN = frozenset(
     (
         *(lib.Type_INT8, lib.Type_INT16, lib.Type_INT32, lib.Type_INT64, lib.Type_BOOL),
@@ -30,9 +30,9 @@ _RARE = frozenset(
 
 
 def is_sound(batch: pa.RecordBatch) -> bool:
-    """Tell whether few rows of plain columns pass all checks; False if that is not known.
+    """Tell whether a batch passes all checks, if it has few rows and plain columns; else False.
 
-    For so few rows, Arrow's full validation takes a tenth of the time of `check_offsets`.
+    For such batches Arrow's full validation takes a tenth of the time of `check_offsets`.
     """
     if batch.num_rows > FEW_ROWS or not _PLAIN.issuperset([kind.id for kind in batch.schema.types]):
         return False
@@ -44,12 +44,12 @@ def is_sound(batch: pa.RecordBatch) -> bool:
 
 
 def check_offsets(array: pa.Array, *, texts: bool = False) -> None:
-    """Check that offsets never decrease and that indices name values, also in nested arrays.
+    """Check that offsets never decrease and that indices are in range, also in nested arrays.
 
-    After `array.validate()`, which checks only the end offsets and costs nothing, this is enough to
-    read every value. Arrow's own full validation takes three times as long. It also refuses strings
-    that are not UTF-8, as this does with `texts`. A failed check is a ValueError, of a string a
-    UnicodeError; a wrong view or run is a pyarrow.ArrowInvalid.
+    After `array.validate()`, which checks only the end offsets and costs nothing, it is then safe
+    to read every value. Arrow's own full validation takes three times as long, and also refuses
+    strings that are not UTF-8, as this does only with `texts`. Raises ValueError, UnicodeError for
+    a string, and pyarrow.ArrowInvalid for a wrong view or run.
     """
     kind = array.type.id
     if kind in _NARROW:
@@ -73,13 +73,13 @@ def check_offsets(array: pa.Array, *, texts: bool = False) -> None:
 def _check_order(array: pa.Array, width: Any, *, texts: bool) -> None:
     if not len(array):
         return
-    # numpy, because calling Arrow's functions takes longer than checking a small frame.
+    # With numpy: calls of Arrow's functions take longer than checking a small frame.
     buffers, size = array.buffers(), np.dtype(width).itemsize
     ends: Any = np.frombuffer(buffers[1], width, len(array) + 1, size * array.offset)
     if (ends[1:] < ends[:-1]).any():
         raise ValueError(ends)
     if texts and array.type.id in _TEXTS and ends[-1] > ends[0]:
-        # Most texts are ASCII, and asking that costs a twentieth of Arrow's check.
+        # Most texts are ASCII, and checking that costs a twentieth of Arrow's check.
         data = np.frombuffer(buffers[2], np.int8, int(ends[-1] - ends[0]), int(ends[0]))
         if data.min() < 0:
             _check_text(array)
@@ -111,7 +111,7 @@ def _children(array: pa.Array) -> list[pa.Array]:
 
 
 def _check_indices(array: pa.DictionaryArray) -> None:
-    # Indices of nulls mean nothing; Arrow's validation ignores them, too.
+    # Ignore indices of nulls, as Arrow's validation does.
     indices = array.indices.drop_null() if array.null_count else array.indices
     if len(indices):
         places = indices.to_numpy(zero_copy_only=False)

@@ -4,7 +4,7 @@
 
     header   64 bytes   magic, format version, zeros, CRC-32 of the 60 bytes before
     frames              each a multiple of 64 bytes, so every frame starts aligned
-    footer              zstd of JSON: one array per fact, one element per frame
+    footer              zstd of JSON: one array per field, one element per frame
     trailer  40 bytes   place, size and CRC-32 of the footer, format version, CRC-32, magic
 
 Pure: bytes to values and back. A reader needs only the tail of the object. A checksum covers every
@@ -54,7 +54,7 @@ _TRAILER_END = struct.Struct("<I8s")  # CRC-32 of the bytes before it, magic
 
 
 class ArrowEncoder:
-    """Lays out one segment by one `start`, an `add` for every frame and one `finish`, in order."""
+    """Encodes one segment: call `start`, `add` for each frame, then `finish`."""
 
     __slots__ = ("_finished", "_frames", "_stats", "encoded_bytes", "rows", "stats")
     name = "arrow"
@@ -64,9 +64,9 @@ class ArrowEncoder:
         self._finished = False
         self._frames: list[FrameEntry] = []
         self._stats: list[Piece] = []  # the statistics of each frame
-        self.encoded_bytes = 0  # laid out
+        self.encoded_bytes = 0  # bytes returned so far
         self.rows = 0  # events added
-        self.stats: Piece = {}  # of all frames, once finished
+        self.stats: Piece = {}  # of all frames, after `finish`
 
     def start(self) -> bytes:
         """Begin the segment and return its header."""
@@ -161,7 +161,7 @@ def _parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> tuple[int, 
 class ArrowIndex:
     """The index of an Arrow segment; a `SegmentIndex` (see `format.segment`).
 
-    `held` are the rows of its only frame, if this process has encoded them: they are not decoded.
+    `held` are the rows of its only frame, if this process has encoded them: they need no decoding.
     """
 
     frames: tuple[FrameEntry, ...]
@@ -193,7 +193,7 @@ class ArrowIndex:
         frame, held = self.frames[number], self.held
         if held is not None and held.schema.equals(schema, check_metadata=True):
             chosen = held if columns in (None, schema.names) else held.select(columns)
-            return pa.concat_batches([chosen])  # a copy: readers may write to its memory
+            return pa.concat_batches([chosen])  # a copy, as readers may change its memory
         return decode_frame(
             data[0],
             rows=frame.rows,

@@ -1,11 +1,12 @@
-"""Choose how each leaf column of a row group is encoded, by what it costs. Pure.
+"""Chooses how each leaf column of a row group is encoded, by its cost. Pure.
 
-A column is plain, has a dictionary or, if it holds integers or times, stores their steps, each
-compressed or not. A small sample of the rows tells how many bytes each way takes; the weights below
-add the CPU to write and to read them. Only what every engine reads is used. (Byte-stream split is
-smaller for no type for which Spark's reader accepts it.) Floats get no bounds. Numbers and times in
-lists and values of maps get no dictionary: Spark's code of `transform`, `filter`, `distinct` and
-others looks up a null's value, too, by an id of an earlier row group, and fails.
+A column is plain, has a dictionary or, if it holds integers or times, stores their differences
+(delta); each of these compressed or not. A small sample of the rows shows how many bytes each way
+takes; the weights below add the CPU time of writing and reading. Only encodings that every engine
+reads are used. (Byte-stream split is smaller for no type for which Spark's reader accepts it.)
+Floats get no bounds. Numbers and times in lists and in values of maps get no dictionary: Spark's
+`transform`, `filter`, `distinct` and others also look up the value of a null, by an id of an
+earlier row group, and fail.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -20,30 +21,30 @@ from pyarrow import types as t
 
 from segstore_ds.format.schema.codec import children_of
 
-# The weights, in nanoseconds of a core; `benchmarks column_encodings` shows what they lead to. What
-# is written once is read three times, and each time its bytes travel at 100 MB/s.
+# The weights, in nanoseconds of a core; `benchmarks column_encodings` shows their effect. They
+# assume that each byte is written once and read three times, each time at 100 MB/s.
 READS = 3
 BYTE_NS = (1 + READS) * 10.0
 _ARCHIVE_LEVEL, _ARCHIVED = 9, 4  # from this level on, bytes count so many times as much
-_CODEC_NS = 1.6 + READS * 1.1  # of a byte before compression, so a codec has to save 12 %
+_CODEC_NS = 1.6 + READS * 1.1  # per byte before compression, so a codec has to save 12 %
 _VALUE_NS = {"PLAIN": 0.0, "DICTIONARY": 3.0 + READS, "DELTA_BINARY_PACKED": 1.0 * READS}
-_WORD_NS, _WORD_BYTE_NS = 70.0, 2.2  # of each different value, and of each of its bytes
-_ALIKE = 0.2  # columns are, if a codec leaves shares of them that differ by about so much
-_STEADY = 1.2  # a column keeps its way, unless another one is so many times as cheap
+_WORD_NS, _WORD_BYTE_NS = 70.0, 2.2  # per distinct value, and per byte of it
+_ALIKE = 0.2  # columns are alike if their compression ratios differ by at most about this share
+_STEADY = 1.2  # a column changes its way only if the cheapest one is cheaper by this factor
 
-_PLACES = 16  # of a batch, from which a sample has the same number of rows each
+_PLACES = 16  # a sample has equally many rows from each of so many places of a batch
 _LEAST_ROWS, _MOST_ROWS = 256, 2048
-_COLUMN_BYTES = 32 << 10  # of a sample, for each column: fewer rows if they are wide
-_CODEC_BYTES = 8 << 10  # of a column of the sample are compressed, at most
-_FEW = 1 / 16  # of a value's bytes: if steps take no more, nothing else is looked at
-_UNEVEN = 3.0  # so many times as many values at three places as equally frequent ones would be
+_COLUMN_BYTES = 32 << 10  # bytes per column of a sample: it has fewer rows if they are wide
+_CODEC_BYTES = 8 << 10  # most bytes of a sample's column that are compressed
+_FEW = 1 / 16  # share of a value's bytes: if delta takes no more, dictionaries are not tried
+_UNEVEN = 3.0  # factor above the number of values at three places if all were equally frequent
 _PLAIN, _DICTIONARY, _DELTA = _VALUE_NS
 
 Way = tuple[str, bool]  # an encoding, and whether it is compressed
 _Codec = Callable[[Any], Sized]
 Numbers = np.ndarray[Any, Any]
-_Size = tuple[float, float]  # bytes of a value, and the share of them that a codec leaves
-MANY_VALUES = 4096  # from this many on, decoding as a dictionary is faster
+_Size = tuple[float, float]  # bytes per value, and their compressed share
+MANY_VALUES = 4096  # from so many values on, decoding as a dictionary is faster
 _DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
 
@@ -51,9 +52,9 @@ _DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 class Encodings:
     """Settings of a Parquet writer: the way of each leaf column, by its path.
 
-    `bounded` names the columns whose bounds other engines may rely on; None means all.
-    `row_bytes` is about what a row of the sample takes in the file, and `lefts` are the shares that
-    a codec leaves of each leaf's plain values.
+    `bounded` names the columns that get Parquet's bounds; None means all. `row_bytes` is the
+    approximate size of a row in the file, and `lefts` are the compressed shares of each leaf's
+    plain values.
     """
 
     ways: Mapping[str, Way]
@@ -79,7 +80,7 @@ class Encodings:
         return [path for path, (own, _) in self.ways.items() if own == encoding]
 
     def suits(self, batch: pa.RecordBatch, compression: str) -> bool:
-        """Tell whether each column looks like the one of the choice, for a tenth of its cost."""
+        """Tell whether each column is like the one chosen for, at a tenth of a choice's cost."""
         if batch.num_rows < _LEAST_ROWS:
             return True
         codec = _codec(compression)
@@ -89,7 +90,7 @@ class Encodings:
         )
 
     def expect_bytes(self, rows: int) -> int:
-        """Estimate what so many rows take in the file."""
+        """Estimate the size of rows in the file."""
         return int(self.row_bytes * rows)
 
 
@@ -101,7 +102,7 @@ def choose_encodings(
     level: int | None = None,
     used: Encodings | None = None,
 ) -> Encodings:
-    """Choose the cheapest way of each leaf; keep the one `used` unless that is much cheaper."""
+    """Choose the cheapest way for each leaf; keep the `used` one unless that is much cheaper."""
     codec, coded = _codec(compression), compression != "none"
     byte_ns = BYTE_NS * (_ARCHIVED if (level or 0) >= _ARCHIVE_LEVEL else 1)
     sample, leaves = take_sample(batch), leaves_of(batch.schema)
@@ -125,26 +126,26 @@ def choose_encodings(
         kept = best if used is None else used.ways[path]
         ways[path] = kept if kept in costs and costs[kept][0] <= _STEADY * costs[best][0] else best
         row_bytes += costs[ways[path]][1] / sample.num_rows
-    # Parquet's bounds leave out NaN, which Spark and DuckDB order last: they would skip its rows.
+    # Parquet's bounds ignore NaN. Spark and DuckDB order NaN last, so they would skip such rows.
     floats = {path for path, (kind, _) in zip(paths, leaves, strict=True) if t.is_floating(kind)}
     bounded = tuple(path for path in ways if path not in floats)
     return Encodings(ways, bounded, row_bytes, lefts)
 
 
 def saves_enough(batch: pa.RecordBatch) -> bool:
-    """Tell whether a codec saves enough of a batch's own buffers, by a sample."""
+    """Tell whether compression of a batch's buffers pays off, by a sample."""
     data = np.frombuffer(take_sample(batch).serialize(), "u1")
     return _share_left(data, _codec("zstd"), data.size) < 1 - _CODEC_NS / BYTE_NS
 
 
 def _codec(compression: str) -> _Codec:
-    """Return what compresses a sample: pyarrow's zstd would make a context for each call."""
-    zstd = compression in ("zstd", "none")  # without a codec, it still tells columns apart
+    """Return a function that compresses; not pyarrow's zstd, which makes a context per call."""
+    zstd = compression in ("zstd", "none")  # for "none" it only compares columns
     return zstandard.ZstdCompressor(level=1).compress if zstd else pa.Codec(compression).compress
 
 
 def take_sample(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return some rows of a batch, from places evenly over it."""
+    """Return some rows of a batch, from evenly spread places."""
     rows = batch.num_rows
     wide = _COLUMN_BYTES * batch.num_columns * rows // max(batch.nbytes, 1)
     some = max(_LEAST_ROWS, min(rows // 16, _MOST_ROWS // 2), rows // 128)
@@ -158,9 +159,9 @@ def take_sample(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _weigh(
     values: pa.Array, kind: pa.DataType, times: float, codec: _Codec, *, repeated: bool
 ) -> Iterator[tuple[str, float, float, float]]:
-    """Yield each encoding: bytes of a value, share that a codec leaves, nanoseconds of its words.
+    """Yield each encoding with bytes per value, compressed share, and nanoseconds of its words.
 
-    The batch has so many `times` the values.
+    The batch has `times` as many values as the sample.
     """
     plain, width = _stored(values)
     left = _share_left(plain, codec)
@@ -170,7 +171,7 @@ def _weigh(
         steps, steps_left = _measure_steps(plain, len(plain) * times, codec)
         yield _DELTA, steps, steps_left, 0.0
         if steps <= _FEW * width or (plain[1:] > plain[:-1]).all():
-            return  # values in order all differ
+            return  # delta is small, or all values differ because they ascend
     if not len(values) or t.is_boolean(kind) or (repeated and (whole or t.is_floating(kind))):
         return
     encoded = values.dictionary_encode()
@@ -188,9 +189,9 @@ def _weigh(
 
 
 def _measure_steps(numbers: Numbers, total: float, codec: _Codec) -> _Size:
-    alike = 8 * numbers.itemsize  # so many steps have as many bits each, the last ones, too
+    alike = 8 * numbers.itemsize  # blocks of so many steps have one bit width; the last is padded
     each = len(numbers) // _PLACES if len(numbers) >= _LEAST_ROWS else len(numbers)
-    block = min(alike, each)  # within one place: a step to the next one is like no other
+    block = min(alike, each)  # within one place of the sample, as steps between places are large
     places = numbers[: len(numbers) // each * each].reshape(-1, each)
     blocks = places[:, : each // block * block].reshape(-1, block)
     steps = blocks[:, 1:] - blocks[:, :-1]  # they wrap around, as Parquet's do
@@ -211,19 +212,19 @@ def _measure_ids(ids: Numbers, words: float, codec: _Codec) -> _Size:
 
 
 def _narrow_left(numbers: Numbers, most: int, codec: _Codec) -> float:
-    """Return what a codec leaves of a number, if each is stored in as few bytes as `most` needs."""
+    """Return the compressed bytes per number, stored in as few bytes as `most` needs."""
     width = 1 if most < 1 << 8 else 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
     return width * _share_left(numbers.astype(f"u{width}"), codec)
 
 
 def _share_left(data: Numbers, codec: _Codec, most: int = _CODEC_BYTES) -> float:
-    """Return the share of some bytes that a codec leaves."""
+    """Return the compressed share of some bytes."""
     some = np.ascontiguousarray(data).tobytes()[:most]
     return min(len(codec(some)) / len(some), 1.0) if some else 1.0
 
 
 def _stored(values: pa.Array) -> tuple[Numbers, float]:
-    """Return values as Parquet stores them plain, and the mean bytes of one."""
+    """Return values in Parquet's plain encoding, and the mean bytes per value."""
     if not len(values):
         return np.zeros(0, "u1"), 0.0
     kind, start, end = values.type, values.offset, values.offset + len(values)
@@ -245,21 +246,21 @@ def _stored(values: pa.Array) -> tuple[Numbers, float]:
 
 
 def expect_words(ids: Numbers, total: float) -> float:
-    """Return about how many different values so many have, by those of a sample.
+    """Estimate how many distinct values `total` values have, by those of a sample.
 
-    Those at one place and at two tell how many were not seen (Chao's estimate by incidence). Where
-    others are at many places, a few are frequent and most are rare: then their number grows as it
-    did within the sample (Heaps' law).
+    The numbers of values seen at one place and at two tell how many were not seen (Chao's estimate
+    by incidence). If many others are seen at more places, a few values are frequent and most are
+    rare: then their number grows as it does within the sample (Heaps' law).
     """
     words, count = int(ids.max()) + 1, len(ids)
     seen = np.zeros((_PLACES, words), np.uint8)
     seen[np.arange(count) * _PLACES // count, ids] = 1
     places = np.bincount(np.add.reduce(seen, axis=0, dtype=np.uint8), minlength=3)
     once, twice = int(places[1]), int(places[2])
-    if not twice:  # in order, or all different: a place begins with a value that others may have
+    if not twice:  # sorted, or all different; the first value of each place may not be new
         growth = max(once - _PLACES, 0) / max(count - _PLACES, 1)
         return float(min(words + growth * (total - count), total))
-    more = words - once - twice  # of which one or two may be chance
+    more = words - once - twice  # at three places or more; one or two may be chance
     if more > 2 and more * once > _UNEVEN * twice * twice:
         half = int(ids[: (count + 1) // 2].max()) + 1
         return float(words * (total / count) ** np.log2(words / half))
@@ -285,7 +286,7 @@ def _leaves_of(sample: pa.RecordBatch) -> Iterator[pa.Array]:
 
 
 def leaves_of(schema: pa.Schema) -> list[tuple[pa.DataType, bool]]:
-    """Return the leaf types of a schema in Parquet; with each, whether lists or maps hold it."""
+    """Return the leaf types of a schema in Parquet, each with whether it is in a list or map."""
     return [leaf for field in schema for leaf in _leaves(field.type, repeated=False)]
 
 
@@ -299,7 +300,7 @@ def _leaves(data_type: pa.DataType, *, repeated: bool) -> Iterator[tuple[pa.Data
 
 
 def find_dictionaries(group: pq.RowGroupMetaData, leaves: Iterable[int]) -> tuple[int, ...]:
-    """Return those of some leaves of a row group that decode faster as dictionaries."""
+    """Return the leaves of a row group that decode faster as dictionaries."""
     return tuple(leaf for leaf in leaves if _has_many_words(group.column(leaf)))
 
 

@@ -1,6 +1,6 @@
-"""Bloom filters of Parquet segments: Parquet's own, which Spark and DuckDB use too.
+"""Bloom filters of Parquet segments: Parquet's own, which Spark and DuckDB use, too.
 
-pyarrow writes them from version 24 on; with an older one, segments have none. They lie between the
+pyarrow writes them from version 24 on; with an older one, segments have none. They are between the
 row groups and the footer, and the checksum of a segment's end covers them.
 """
 
@@ -22,9 +22,9 @@ from segstore_ds.format.bloom import (
 from segstore_ds.format.parquet.encodings import expect_words, take_sample
 
 CAN_WRITE = "bloom_filter_options" in signature(pq.ParquetWriter).parameters
-# Of a frame's bytes, as the first one has them: the last frame may be small, with as large filters.
+# Share of the first frame's bytes. All frames have filters of one size, also a small last one.
 SHARE = 0.015
-_RATE = 0.01  # with this rate, Parquet's writer takes between 9.6 and 9.7 bits per value
+_RATE = 0.01  # with this rate, Parquet's writer uses between 9.6 and 9.7 bits per value
 _BITS = 9.7
 # On disk, by Parquet: split blocks, xxHash, uncompressed, and the end of the header.
 _HEADER_END = bytes.fromhex("1c1c00001c1c00001c1c000000")
@@ -34,9 +34,9 @@ _NUM_BYTES = 0x15  # On disk, by Parquet: the first field of the header.
 def choose_filters(
     batch: pa.RecordBatch, columns: Sequence[str], *, frame_bytes: int
 ) -> dict[str, int]:
-    """Return the columns that get filters in all row groups, and the bytes of each, by the first.
+    """Return the sizes of the filters in all row groups by column, chosen by the first batch.
 
-    `frame_bytes` is about what the batch takes in the file.
+    `frame_bytes` is the approximate size of the batch in the file.
     """
     if not CAN_WRITE:
         return {}
@@ -59,7 +59,7 @@ def choose_filters(
 
 
 def filter_options(filters: Mapping[str, int]) -> dict[str, Any]:
-    """Return filters of so many bytes, powers of two, as arguments of Parquet's writer."""
+    """Return the sizes of filters, powers of two, as arguments of Parquet's writer."""
     if not filters:
         return {}
     chosen = {name: {"ndv": int(size * 8 / _BITS), "fpp": _RATE} for name, size in filters.items()}
@@ -69,8 +69,8 @@ def filter_options(filters: Mapping[str, int]) -> dict[str, Any]:
 def read_filter(
     column: pq.ColumnChunkMetaData, end: bytes, *, object_bytes: int, where: str
 ) -> bytes | None:
-    """Return the filter of a column chunk; None if it has none that we know."""
-    start = getattr(column, "bloom_filter_offset", None)  # pyarrow below 24 does not tell
+    """Return the filter of a column chunk; None if it has none, or one of another kind."""
+    start = getattr(column, "bloom_filter_offset", None)  # pyarrow before 24 lacks it
     length = getattr(column, "bloom_filter_length", None)
     if start is None or length is None:
         return None
@@ -83,7 +83,7 @@ def read_filter(
 
 
 def _header_start(size: int) -> bytes:
-    """Return how the header of a filter begins: its size as a zigzag varint."""
+    """Return the first bytes of a filter's header: the size as a zigzag varint."""
     found, left = bytearray([_NUM_BYTES]), size * 2
     while left >= 0x80:
         found.append(left & 0x7F | 0x80)

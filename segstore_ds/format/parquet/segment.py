@@ -3,16 +3,16 @@
 ::
 
     PAR1                4 bytes
-    row groups          one per frame, side by side
+    row groups          one per frame, without gaps
     Bloom filters       of key columns, if there are any
     footer              as Parquet has it; our index is an entry of its key-value metadata
     length, PAR1        8 bytes
 
 A frame is a row group. Page checksums cover the content of a page but not its header, so the index
-holds a CRC-32 of every piece (header or page) as it was written. Pieces tile the row groups, so a
-checksum covers every byte, and a column's pieces are checked without reading the others. The CRC-32
+holds a CRC-32 of every piece (header or page) as it was written. Pieces tile the row groups, so
+every byte has a checksum, and a column's pieces are checked without reading the others. The CRC-32
 in the table status covers the rest. `ARROW:schema` is stored, so that types are restored exactly;
-a schema that Parquet can't restore is not stored in it (`can_store`).
+`can_store` tells whether Parquet can restore a schema.
 
 Pure: bytes to values and back. FORMAT.md 6.1 is normative.
 """
@@ -60,25 +60,25 @@ class ParquetIndex:
     stats: Stats
     where: str
     object_bytes: int
-    end: bytes = field(repr=False)  # what is behind the frames
+    end: bytes = field(repr=False)  # the bytes after the frames
     metadata: pq.FileMetaData = field(repr=False)
     schema: pa.Schema = field(repr=False)
     lengths: tuple[list[int], ...] = field(repr=False)
     crcs: tuple[list[int], ...] = field(repr=False)
-    widths: tuple[int, ...] = field(repr=False)  # how many leaves each column has
+    widths: tuple[int, ...] = field(repr=False)  # number of leaves of each column
     # Idle decoders by the leaves that they read as dictionaries.
     _idle: dict[tuple[int, ...], list["_Decoder"]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    # The ranges of some columns of a frame, once they were asked for.
+    # A cache of `spans`.
     _spans: dict[tuple[int, tuple[str, ...]], tuple[tuple[int, int], ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    # Where the pieces of a frame lie, once one of them was checked.
+    # A cache of the offsets of a frame's pieces.
     _borders: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
-        """Return the ranges of some columns' chunks; adjacent ranges are joined."""
+        """Return the ranges of the column chunks of `columns`; adjacent ones are joined."""
         frame, names = self.frames[number], self.schema.names
         wanted = tuple(names if columns is None else columns or names[:1])
         found = self._spans.get((number, wanted))
@@ -156,7 +156,7 @@ class ParquetIndex:
             words = find_dictionaries(self.metadata.row_group(number), leaves)
             decoder = self._take_decoder(words)
             batch = _as_batch(decoder.read(number, spans, data, leaves), expected)
-        except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the bytes
+        except MemoryError:  # also an ArrowException, but not caused by the bytes
             raise
         except PARQUET_ERRORS as error:
             raise CorruptionError("a frame cannot be decoded", where=place) from error
@@ -183,7 +183,7 @@ class ParquetIndex:
     def _take_decoder(self, words: tuple[int, ...]) -> "_Decoder":
         try:
             return self._idle[words].pop()
-        except (KeyError, IndexError):  # threads decode at the same time, each with its own
+        except (KeyError, IndexError):  # each thread that decodes at the same time needs its own
             return _Decoder(self, words)
 
 
@@ -192,8 +192,8 @@ class _Decoder:
 
     def __init__(self, index: ParquetIndex, words: tuple[int, ...]) -> None:
         self._window = Window(index.object_bytes)
-        # What `pq.ParquetFile` wraps: it alone takes a pool, and columns by their numbers. Every
-        # byte that is read has been checked: page checksums would add nothing.
+        # Not `pq.ParquetFile`, which accepts no pool and no column numbers. Page checksums are not
+        # verified again: every byte has been checked.
         self._reader = ParquetReader(rows_pool())
         self._reader.open(
             pa.PythonFile(self._window, mode="r"),
@@ -233,10 +233,10 @@ def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
         if not chunks[0].type.equals(column.type):  # it was read as a dictionary
             chunks = [chunk.cast(column.type, memory_pool=rows_pool()) for chunk in chunks]
         arrays.append(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks, rows_pool()))
-    # Our schema gives the names of nested fields and the nullability.
+    # Names of nested fields and nullability are those of our schema.
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     batch.validate()
-    # The types of nested arrays hold the ids of their fields, too.
+    # `with_types` removes the field ids from types of nested arrays.
     return with_types(batch) if any(map(t.is_nested, schema.types)) else batch
 
 
@@ -315,7 +315,7 @@ class ParquetSegments:
         )
 
     def measure_end(self, last: bytes, *, object_bytes: int) -> int:
-        """Return the unchecked size of footer, length and magic; with filters if `last` has all."""
+        """Return the size of the end, unchecked; without filters if `last` lacks the footer."""
         if len(last) < _END.size:
             return 0
         size = int(_END.unpack(last[-_END.size :])[0]) + _END.size
@@ -337,7 +337,7 @@ class ParquetSegments:
 
 
 def _read_footer(end: bytes, where: str) -> tuple[pq.FileMetaData, pa.Schema, Any]:
-    """Return what the end of a file says: its metadata, its schema and our index."""
+    """Return the metadata, the schema and our index from the end of a file."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(end))
         schema = metadata.schema.to_arrow_schema()

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 
 class Pieces:
-    """Keeps what is written as pieces until they are taken; while it is `muted`, nothing."""
+    """Keeps each write as a piece until it is taken; ignores writes while `muted`."""
 
     def __init__(self) -> None:
         self.place = 0
@@ -15,7 +15,7 @@ class Pieces:
         self._pieces: list[bytes] = []
 
     def write(self, data: pa.Buffer | bytes) -> int:
-        """Keep a copy, because the writer may reuse the memory."""
+        """Keep a copy of `data`, because the writer may reuse its memory."""
         if self.muted:
             return len(data)
         piece = bytes(data)
@@ -57,7 +57,7 @@ class Window:
         self._shown = [(end, buffer) for (_, end), buffer in zip(spans, data, strict=True)]
 
     def read(self, count: int = -1) -> pa.Buffer:
-        """Return the next bytes; an OSError if they were not fetched."""
+        """Return the next bytes; OSError if they were not fetched."""
         start = self._place
         end = self._size if count < 0 else start + count
         number = bisect_right(self._starts, start) - 1

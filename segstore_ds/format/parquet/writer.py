@@ -1,4 +1,4 @@
-"""Write Parquet segments, which `parquet.segment` reads. Pure: batches to bytes."""
+"""Writes Parquet segments, which `parquet.segment` reads. Pure: batches to bytes."""
 
 import base64
 import json
@@ -48,32 +48,32 @@ PARQUET_ERRORS = (
 )
 _INDEX_BYTES_OF_PIECE = 24  # roughly, a length and a checksum as text
 _OTHER = "change the value, or set segment_format='arrow'"
-_MOST_ROWS = 64 << 20  # pyarrow makes several row groups of more
-# Most pages should end by size: pyarrow's limit of 20,000 rows gives twice as many pages, each with
-# a header and a checksum to check. Versions of pyarrow without this option end pages by size alone.
+_MOST_ROWS = 64 << 20  # pyarrow would write more rows as several row groups
+# Pages should end by size: pyarrow's limit of 20,000 rows gives twice as many pages, each with a
+# header and a checksum. Versions of pyarrow without this option end pages only by size.
 _PAGES = {"max_rows_per_page": 1 << 15}
-# By default, Parquet's writer abandons a dictionary as large as a page (1 MiB) in the middle of a
-# column chunk and writes the rest plain. For repeated long texts, that takes twice the bytes and is
-# slower to write and to read. `choose_encodings` has decided whether the dictionary pays off.
+# By default, Parquet's writer abandons a dictionary above 1 MiB in the middle of a column chunk and
+# writes the rest plain. For repeated long texts that takes twice the bytes and is slower to write
+# and to read. `choose_encodings` has already decided that the dictionary pays off.
 _DICTIONARY_BYTES = 16 << 20
 _ZEROS = bytes(1 << 16)
-_LONGEST_BOUND = 4096  # bytes of a text: of longer ones, Parquet's writer keeps no bounds
-_MOST_WRITERS = 32  # of a segment: each goes over all of its bytes once more, without a copy
-_LOOK_ROWS = 1 << 16  # after as many as before, at most so many, the ways are looked at again
-CHOICE_ROWS = 1 << 20  # after so many rows, the ways of the columns are chosen anew
+_LONGEST_BOUND = 4096  # Parquet's writer keeps no bounds of texts with more bytes
+_MOST_WRITERS = 32  # per segment: each one skips over all bytes written before
+_LOOK_ROWS = 1 << 16  # `suits` is asked after as many rows as before, at most so many
+CHOICE_ROWS = 1 << 20  # after so many rows the encodings are chosen again
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
 
 
 class ParquetEncoder:
-    """Lays out one segment; the caller writes the returned bytes in order.
+    """Encodes one segment; the caller writes the returned bytes in order.
 
     Call `start` once, `add` for every frame, `finish` once. `schema` is in normal form, and
-    `can_store` holds for it. A level of None is the codec's own default. Statistics are computed
-    for `stats_columns`; nested columns are skipped. Of the `key_columns` that are there, row groups
-    get Parquet's own Bloom filters. Frames whose columns cost least in another way than those
-    before have a Parquet writer of their own: one footer names the row groups of all. `encodings`
-    may be given before the first frame, to spare a choice; afterwards they are the last ones.
+    `can_store` is true for it. A level of None is the codec's own default. Statistics are computed
+    for `stats_columns`, except nested ones. Row groups get Parquet's Bloom filters for the
+    `key_columns` that exist. When other encodings become cheaper, the next frames get another
+    Parquet writer; one footer names the row groups of all. `encodings` may be set before the first
+    frame, to save the choice; afterwards they are the last ones used.
     """
 
     name = NAME
@@ -107,23 +107,23 @@ class ParquetEncoder:
         self._writers: list[tuple[pq.ParquetWriter, pa.PythonFile]] = []  # the last one writes
         self._frames: list[FrameEntry] = []
         self._stats: list[dict[str, Bounds]] = []  # of each frame
-        self.stats: Piece = {}  # of all frames, once finished
+        self.stats: Piece = {}  # of all frames, after `finish`
         self._lengths: list[list[int]] = []
         self._crcs: list[list[int]] = []
         self.encodings: Encodings | None = None
-        self._chosen_rows = 0  # when they were last chosen
-        self._look_rows = 0  # when to look next whether they suit
+        self._chosen_rows = 0  # rows when the encodings were last chosen
+        self._look_rows = 0  # rows at which to check next whether they suit
         self.rows = 0
-        self.pieces = 0  # with a checksum in the index
+        self.pieces = 0  # checksums in the index
         self.is_broken = False  # an encode failed part-way; the segment must be aborted
 
     @property
     def encoded_bytes(self) -> int:
-        """The number of bytes laid out."""
+        """The number of bytes encoded so far."""
         return self._pieces.place
 
     def expect_bytes(self, rows: int) -> int:
-        """Estimate the bytes that `rows` more rows take, from those of the last frame."""
+        """Estimate the bytes of `rows` more rows by the last frame."""
         if not self._frames:
             return 0
         last = self._frames[-1]
@@ -139,7 +139,7 @@ class ParquetEncoder:
         return MAGIC
 
     def add(self, batch: pa.RecordBatch) -> tuple[list[bytes], int]:
-        """Append a frame; return the pieces to write, not joined, and the CRC-32 of them all.
+        """Append a frame; return the pieces to write and the CRC-32 of all of them.
 
         Raises:
             InvalidInputError: The batch has no rows, is too large for one frame, or holds a value
@@ -241,7 +241,7 @@ class ParquetEncoder:
         return self._pieces.take()
 
     def _prepare(self, batch: pa.RecordBatch) -> None:
-        """Open a writer for the first frame, and for one that is to be encoded in other ways."""
+        """Open a writer for the first frame, and whenever the encodings change."""
         chosen, seen = self.encodings, self.rows + batch.num_rows
         if chosen is None or (
             len(self._writers) < _MOST_WRITERS and self._is_outdated(batch, chosen)
@@ -264,35 +264,35 @@ class ParquetEncoder:
         options = self._options | chosen.options(self._compression, self._level)
         options |= filter_options(self._filters)
         sink = pa.PythonFile(self._pieces, mode="w")
-        self._pieces.muted = bool(self._writers)  # only the first magic counts
+        self._pieces.muted = bool(self._writers)  # only the first writer's magic is kept
         writer = pq.ParquetWriter(sink, with_column_ids(self._schema), **options)
         self._writers.append((writer, sink))
-        self._go_on(sink)
+        self._skip_to_end(sink)
 
     def _is_outdated(self, batch: pa.RecordBatch, chosen: Encodings) -> bool:
-        """Tell whether encodings have served many rows, or do not suit the next ones."""
+        """Tell whether encodings were used for many rows, or do not suit the next ones."""
         if self.rows < self._look_rows:
             return False
         self._look_rows = self.rows + min(self.rows, _LOOK_ROWS)
         aged = self.rows + batch.num_rows - self._chosen_rows >= CHOICE_ROWS
         return aged or not chosen.suits(batch, self._compression)
 
-    def _go_on(self, sink: pa.PythonFile) -> None:
-        """Let a writer go on where the others are: Arrow counts what each has written."""
+    def _skip_to_end(self, sink: pa.PythonFile) -> None:
+        """Move a writer's position, which Arrow counts itself, after the bytes of the others."""
         self._pieces.muted = True
         while left := self._pieces.place - sink.tell():
             sink.write(memoryview(_ZEROS)[:left])
         self._pieces.muted = False
 
     def _close(self) -> tuple[bytes, list[pq.FileMetaData]]:
-        """Close all writers; return the filters and the metadata of all, and drop their footers."""
+        """Close all writers; return the filters and the metadata of all, without the footers."""
         filters: list[bytes] = []
         groups: list[pq.FileMetaData] = []
         for writer, sink in self._writers:
-            self._go_on(sink)
+            self._skip_to_end(sink)
             writer.close()
             written = b"".join(self._pieces.take())
-            size = int.from_bytes(written[-8:-4], "little") + 8  # with its length and the magic
+            size = int.from_bytes(written[-8:-4], "little") + 8  # footer, its length, the magic
             filters.append(written[:-size])
             groups.append(writer.writer.metadata)
             self._pieces.place -= size
@@ -302,7 +302,7 @@ class ParquetEncoder:
         """Return one footer, which names the row groups of all writers and holds the index."""
         schema, none = with_column_ids(self._schema), pa.BufferOutputStream()
         with pq.ParquetWriter(none, schema, **self._options) as empty:
-            # pyarrow would store the ids here as well, as text.
+            # Our own text of the schema: pyarrow's would include the field ids.
             ours = {_SCHEMA_KEY: encode_schema(self._schema), INDEX_KEY: index}
             empty.add_key_value_metadata(ours)
         metadata = empty.writer.metadata
@@ -314,12 +314,12 @@ class ParquetEncoder:
         return footer
 
     def _bounded_later(self, batch: pa.RecordBatch) -> list[str]:
-        """Return the columns of texts whose bounds Parquet's writer will know."""
+        """Return the columns of texts whose bounds `_bound_texts` takes from Parquet."""
         lengths = {name: pc.max(pc.binary_length(batch.column(name))) for name in self._texts}
         return [name for name, most in lengths.items() if (most.as_py() or 0) <= _LONGEST_BOUND]
 
     def _bound_texts(self, groups: Iterable[pq.FileMetaData]) -> None:
-        """Take the bounds of texts from the row groups: to find them again takes as long."""
+        """Take the bounds of texts from the row groups, which saves the time to compute them."""
         rows = (group.row_group(n) for group in groups for n in range(group.num_row_groups))
         for stats, group in zip(self._stats, rows, strict=True):
             for label, leaf in self._texts.values():
@@ -331,7 +331,7 @@ class ParquetEncoder:
 
 
 def _find_texts(schema: pa.Schema, columns: Collection[str]) -> dict[str, tuple[str, int]]:
-    """Return the label and the leaf of each of some columns that holds texts or binaries."""
+    """Return label and leaf of each of the columns that are texts or binaries."""
     found, leaf = {}, 0
     for field in schema:
         if field.name in columns and (t.is_string(field.type) or t.is_binary(field.type)):
@@ -389,14 +389,14 @@ def can_store(schema: pa.Schema) -> bool:
 
 @lru_cache(maxsize=64)
 def _leaf_paths(schema: pa.Schema) -> tuple[str, ...] | None:
-    """Return the path of each leaf by an empty file; None if that restores another schema."""
+    """Return the path of each leaf in an empty file; None if that restores another schema."""
     sink = pa.BufferOutputStream()
-    empty = pa.Table.from_batches([], schema=schema)  # unlike `empty_table`, does not load pandas
+    empty = pa.Table.from_batches([], schema=schema)  # `empty_table` would import pandas
     try:
         pq.write_table(empty, sink, store_decimal_as_integer=True)
         with pq.ParquetFile(pa.BufferReader(sink.getvalue())) as file:
             found, leaves = file.schema_arrow, file.schema
-    except MemoryError:  # says nothing about the schema, so it must not be cached
+    except MemoryError:  # not caused by the schema, so it must not be cached
         raise
     except PARQUET_ERRORS:
         return None

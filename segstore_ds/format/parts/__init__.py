@@ -1,1 +1,1 @@
-"""Status and history parts: packed columns and what is built from them."""
+"""Status objects: segments as columns, parts as Arrow frames, and the kinds of objects."""

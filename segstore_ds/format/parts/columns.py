@@ -1,9 +1,8 @@
-"""Segments as columns: what a status part lists, a million rows without a million objects.
+"""Segments as columns: a status part of a million rows without a million objects.
 
-A path is not stored as text but as a template that many segments share, filled with numbers and
-random bytes that have columns of their own. Only the random bytes take much space. The names that
-writers, copies and full roots build share a few templates; any other path is a template without
-fields.
+A path is stored as a template that many segments share, and as numbers and random bytes in columns
+of their own. Only the random bytes take much space. The names that writers, copies and full roots
+build share a few templates; any other path is a template without fields.
 """
 
 import re
@@ -40,7 +39,7 @@ _COPIED = re.compile(r"(copy-[A-Za-z0-9-]{1,90})/([0-9a-f]{16})-([0-9a-f]{12})(\
 _REWRITTEN = re.compile(
     rf"(copy-[A-Za-z0-9-]{{1,90}})/{_NUMBER}-([0-9a-f]{{12}})-{_NUMBER}(\.[a-z]{{1,16}})"
 )
-_LONGEST = {  # On disk: the fields of a template, each as long as it can be.
+_LONGEST = {  # On disk: the fields of a template, each with its longest value.
     "version": 20 * "0",
     "nonce": 12 * "0",
     "task": 18 * "0",
@@ -86,7 +85,7 @@ _OF_ENTRIES: Mapping[str, Callable[[SegmentEntry], int]] = {
 class SegmentColumns:
     """Segments in offset order: a batch of `SCHEMA`, or entries. Immutable; slices share memory.
 
-    Those that a root lists itself stay entries, of which a read needs few of the columns.
+    Segments that a root lists itself stay entries, since a read needs only a few columns of them.
 
     Each column of integers is an attribute, a numpy array: `epochs` of each segment's bytes, its
     `numbers`, `rows`, `bytes`, `footer_bytes`, `crcs` of its end, the `versions`, `tasks`,
@@ -103,7 +102,7 @@ class SegmentColumns:
 
     @cached_property
     def batch(self) -> pa.RecordBatch:
-        """The batch; it lacks the frames of entries that are inline."""
+        """The batch, without the frames of inline entries."""
         return from_entries(self._listed or ()).batch
 
     def __len__(self) -> int:
@@ -122,7 +121,7 @@ class SegmentColumns:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._listed is not None:
             return type(self), (None, self._listed)
-        # Python would pickle the whole memory of which a slice is a part.
+        # pickle would include the whole memory that a slice is a part of.
         return _unpickle, (encode_rows(self.batch),)
 
     @cached_property
@@ -132,7 +131,7 @@ class SegmentColumns:
 
     @cached_property
     def kind_names(self) -> tuple[tuple[str, str], ...]:
-        """The pairs that occur."""
+        """The pairs of format and path template."""
         texts = self.batch.column("kind").dictionary.to_pylist()
         return tuple((form, template) for form, _, template in (t.partition(" ") for t in texts))
 
@@ -141,11 +140,11 @@ class SegmentColumns:
         """Random bytes in each path, six per row."""
         column = self.batch.column("nonces")
         start, end = column.offset, column.offset + len(column)
-        found = np.frombuffer(column.buffers()[1], np.uint8)  # it may be padded
+        found = np.frombuffer(column.buffers()[1], np.uint8)  # may be padded
         return found[NONCE_BYTES * start : NONCE_BYTES * end].reshape(-1, NONCE_BYTES)
 
     def entry(self, row: int, stats: str | None = None) -> SegmentEntry:
-        """Return one segment as a value; `stats` are those of a row of the batch."""
+        """Return one segment as an entry, with `stats` if it is a row of the batch."""
         if self._listed is not None:
             return self._listed[row]
         return SegmentEntry(
@@ -175,7 +174,7 @@ class SegmentColumns:
         )
 
     def entries(self, stats: Sequence[str | None] | None = None) -> Iterator[SegmentEntry]:
-        """Yield all segments as values."""
+        """Yield all segments as entries."""
         return (self.entry(row, stats[row] if stats else None) for row in range(len(self)))
 
     def slice(self, start: int, end: int) -> "SegmentColumns":
@@ -214,7 +213,7 @@ def from_entries(entries: Sequence[SegmentEntry]) -> SegmentColumns:
 def from_columns(
     integers: Mapping[str, Ints], nonces: Sequence[bytes], kinds: Ints, kind_names: Sequence[str]
 ) -> SegmentColumns:
-    """Return segments of columns of integers, and what else their paths are made of."""
+    """Return segments from columns of integers, nonces, and indexes into names of kinds."""
     coded = pa.DictionaryArray.from_arrays(
         as_column(kinds.astype(np.int32)), text_column(kind_names)
     )
@@ -223,7 +222,7 @@ def from_columns(
     )
     arrays = [*map(as_column, integers.values()), random, coded]
     found = SegmentColumns(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-    found.__dict__.update(integers)  # they need not be read from the batch
+    found.__dict__.update(integers)  # a cache, to save reading them from the batch
     return found
 
 
@@ -231,7 +230,7 @@ def _parse_path(entry: SegmentEntry) -> tuple[str, str, tuple[int, int, int, int
     """Return the template of a path, its random bytes, and its version and three numbers."""
     match = _WRITTEN.fullmatch(entry.path)
     if match is not None and int(match[1]) <= _MOST:
-        attempt = match[5] or "{attempt}"  # a word where no task of an append wrote it
+        attempt = match[5] or "{attempt}"  # a word if no task of an append wrote the segment
         numbers = (int(match[1]), int(match[3]), int(match[4] or 0), int(match[6]))
         return f"{{version}}-{{nonce}}/{{task}}-{attempt}-{{place}}{match[7]}", match[2], numbers
     match = _COPIED.fullmatch(entry.path)

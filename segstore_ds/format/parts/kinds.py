@@ -1,11 +1,11 @@
-"""The kinds of status objects: which values they hold, and how (FORMAT.md 5).
+"""The kinds of status objects: which values they hold, and how these are encoded (FORMAT.md 5).
 
-A history part has a row for every commit, kept when the commit's own file is purged. Versions are
-dense, so a part's range gives its number of rows.
+A history part has a row for every commit. Versions are dense, so a part's range gives its number of
+rows.
 
 Parts are Arrow frames. Those of writers and retired objects have a column for each field of the
-dataclass, and what is read is checked as the rows of a root are. Lists of parts, and schemas that
-are too large for the root, are JSON. All are in an envelope.
+dataclass, and their rows are checked as those of a root are. Lists of parts, and schemas that are
+too large for the root, are JSON. All are in an envelope.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -92,7 +92,7 @@ class Kind(Generic[T]):
 
     name: str  # On disk, in the object's name. Never change; add a new one.
     encode: Callable[[T], bytes]  # returns the body of a value; equal values give equal bytes
-    # Returns the value of a body, or raises CorruptionError; takes `where`.
+    # Returns the value of a body; takes `where`, raises CorruptionError.
     decode: Callable[..., T]
 
 
@@ -157,7 +157,7 @@ def _decode_records(kind: Any, body: bytes, *, where: str) -> tuple[Any, ...]:
 
 
 def _schema_of(kind: Any) -> pa.Schema:
-    # Texts are binary: a lone surrogate, which a root can hold, is carried through.
+    # Texts are binary, because a root may have lone surrogates, which must be carried through.
     fields = stored_fields(kind).items()
     types = {name: pa.int64() if is_type(each, int) else pa.binary() for name, each in fields}
     return pa.schema(types.items())

@@ -1,10 +1,10 @@
 """Rows as one Arrow frame: the body of a status object that holds many rows (FORMAT.md 5.1).
 
 The frame is an uncompressed Arrow IPC stream of one record batch; the envelope compresses it.
-Integers are stored in the narrowest unsigned type that holds them all, and a column that counts up
-as the steps between its values where these are narrower. Whole columns are decoded at once: no
-value becomes a Python object, and none passes Arrow's own conversions of Python's and numpy's
-values: these import pandas where it is installed, a quarter of a second of CPU.
+Integers are stored in the narrowest unsigned type that holds them all, or as the steps between them
+if these are narrower. Whole columns are decoded at once, and no value becomes a Python object.
+Arrow's conversions from and to Python and numpy are avoided: they import pandas if it is installed,
+which takes a quarter of a second of CPU.
 """
 
 import struct
@@ -21,7 +21,7 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format.arrow.frame import declared_bytes
 from segstore_ds.format.record import build_json, from_json, parse_json
 
-ROWS_LIMIT = 1 << 20  # of one part: more than any writer makes; bounds decoding
+ROWS_LIMIT = 1 << 20  # most rows that are decoded; writers make smaller parts
 _WIDTHS = (pa.uint8(), pa.uint16(), pa.uint32())
 _FIRST, _FACTS = b"first", b"facts"  # On disk: keys of metadata. Never change; add a new one.
 _ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, ArithmeticError)
@@ -45,7 +45,7 @@ def encode_rows(batch: pa.RecordBatch, facts: Mapping[str, Any] | None = None) -
 
 
 def _narrow(field: pa.Field, column: pa.Array) -> tuple[pa.Field, pa.Array]:
-    """Return a column as it is stored: integers and times narrow, repeated texts once."""
+    """Return a column as stored: integers and times narrow, repeated texts as a dictionary."""
     if t.is_string(column.type):
         coded = column.dictionary_encode()
         few = 2 * len(coded.dictionary) <= len(column)
@@ -69,7 +69,7 @@ def _narrow(field: pa.Field, column: pa.Array) -> tuple[pa.Field, pa.Array]:
 
 
 def _width(values: Ints) -> pa.DataType:
-    """Return the narrowest type that holds all of some integers."""
+    """Return the narrowest type that holds all integers."""
     if not len(values):
         return _WIDTHS[0]
     low, high = int(values.min()), int(values.max())
@@ -80,14 +80,13 @@ def _width(values: Ints) -> pa.DataType:
 def decode_rows(
     body: bytes, schema: pa.Schema | None, *, where: str, optional: Collection[str] = ()
 ) -> pa.RecordBatch:
-    """Return the columns of `schema` of a frame of at most `ROWS_LIMIT` rows; None for all.
+    """Decode the columns of `schema`, or all, from a frame of at most `ROWS_LIMIT` rows.
 
-    Other columns are passed over. Only `optional` ones may hold nulls. Callers check what the
-    values mean.
+    Only `optional` columns may have nulls. Callers check the values.
     """
     try:
         return _decode(body, schema, optional)
-    except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the bytes
+    except MemoryError:  # also an ArrowException, but not caused by the bytes
         raise
     except (*_ERRORS, struct.error) as error:
         raise CorruptionError("rows cannot be decoded", where=where, reason=error) from error
@@ -116,7 +115,7 @@ def _decode(body: bytes, schema: pa.Schema | None, optional: Collection[str]) ->
 
 
 def _widen(stored: pa.Field, column: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """Return a stored column in the type that it has in memory."""
+    """Return a stored column in its type in memory."""
     if t.is_dictionary(data_type):
         coded = column if t.is_dictionary(column.type) else column.dictionary_encode()
         return coded if coded.type.equals(data_type) else coded.cast(data_type)
@@ -166,7 +165,7 @@ def column_values(batch: pa.RecordBatch, name: str) -> Ints:
 
 
 def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """Return the values of a column of integers, without a copy; it holds no null."""
+    """Return the values of a column of integers without nulls, without a copy."""
     dtype = np.dtype(column.type.to_pandas_dtype())
     if not len(column):
         return np.zeros(0, dtype)
@@ -175,7 +174,7 @@ def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def as_column(values: npt.NDArray[Any]) -> pa.Array:
-    """Return integers as a column of their type, without a copy where they lie side by side."""
+    """Return integers as a column of their type, without a copy if they are contiguous."""
     data = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, data])
 

@@ -1,8 +1,8 @@
-"""Status parts: segments as rows, and what is known of each behind them (FORMAT.md 5.2).
+"""Status parts: segments as rows, then their statistics and filters (FORMAT.md 5.2).
 
 An object is up to three envelopes, each of one Arrow frame with a row per segment: the segments,
 their statistics, and filters of their key columns. The first one holds length and digest of the
-other two. So its digest covers everything, and a reader that needs neither stops at its end.
+other two. So its digest covers everything, and a reader that needs neither reads only the first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ from segstore_ds.format.parts.rows import decode_rows, encode_rows, facts_of
 from segstore_ds.format.record import MAX_INT
 from segstore_ds.format.statistics import Stats, decode_stats, encode_stats
 
-STATS_BYTES = 64 << 20  # of all statistics of one part, decoded; further columns have none
-FILTER_BYTES = 64 << 20  # of all filters of one part; further segments have none
+STATS_BYTES = 64 << 20  # most decoded bytes of a part's statistics; further columns have none
+FILTER_BYTES = 64 << 20  # most bytes of a part's filters; further segments have none
 _FILTERS = "filters"
-SHARE = 0.004  # of a segment's bytes, for the filters of all of its key columns
-LEAST_BYTES, MOST_BYTES = 512, 16 << 10  # of one segment, however small or large it is
-_TYPE = pa.map_(pa.string(), pa.list_(pa.binary()))  # On disk: by column; null: nobody has looked.
+SHARE = 0.004  # share of a segment's bytes for the filters of all of its key columns
+LEAST_BYTES, MOST_BYTES = 512, 16 << 10  # bounds of that share
+_TYPE = pa.map_(pa.string(), pa.list_(pa.binary()))  # On disk: by column; null: not collected.
 
-# The filters of each column of a segment; None: nobody has looked at its frames' filters yet.
+# The filters of each column of a segment; None if they were not collected from its frames yet.
 SegmentFilters = Mapping[str, Sequence[bytes]] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """An envelope behind the first one: its length and its digest; no bytes if it is not there."""
+    """An envelope after the first one: its length, 0 if there is none, and its digest."""
 
     bytes: int = 0
     digest: str = ""
@@ -44,9 +44,9 @@ NOTHING = Behind()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The segments of a part, and the envelopes behind them.
+    """The segments of a part, and the envelopes after them.
 
-    `looked` is how many of the segments have filters, or none because their frames have none.
+    `looked` is the number of segments whose filters were collected, even if they have none.
     """
 
     columns: SegmentColumns
@@ -59,14 +59,14 @@ class Part:
 
     @property
     def behind_bytes(self) -> int:
-        """The length of all that follows the segments."""
+        """The length of all envelopes after the first."""
         return self.stats.bytes + self.filters.bytes
 
 
 def build_part(
     columns: SegmentColumns, stats: Stats, filters: Sequence[SegmentFilters] = ()
 ) -> tuple[Part, bytes]:
-    """Return a part, and the bytes that lie behind its first envelope."""
+    """Return a part, and the bytes after its first envelope."""
     found, bounds, stats = NOTHING, b"", stats.within(STATS_BYTES)
     if stats.columns:
         bounds = encode_envelope(encode_stats(stats))
@@ -117,7 +117,7 @@ def encode_part(part: Part) -> bytes:
 
 
 def decode_part(body: bytes, *, where: str) -> Part:
-    """Decode the segments of a part, and what it says of the envelopes behind them."""
+    """Decode the first envelope of a part: its segments, and the facts about the others."""
     batch = decode_rows(body, SCHEMA, where=where)
     columns, facts = from_batch(batch, where=where), facts_of(batch, where=where)
     found = {"statistics": NOTHING, "filters": NOTHING}
@@ -137,12 +137,12 @@ def decode_part(body: bytes, *, where: str) -> Part:
     return Part(columns, found["statistics"], found["filters"], looked)
 
 
-# Filters of whole segments: those of its frames, joined where they fit into one another. So a read
-# that looks a key up need not open the segments that surely lack it.
+# Filters of whole segments: those of their frames, joined. So a read that looks up a key need not
+# open segments without it.
 
 
 def join_frames(frames: Sequence[Filters], *, segment_bytes: int) -> Mapping[str, Sequence[bytes]]:
-    """Return a segment's filters: of columns of which every frame has one, within its share."""
+    """Return a segment's filters, within its share, of the columns that have one in every frame."""
     left = min(max(int(segment_bytes * SHARE), LEAST_BYTES), MOST_BYTES)
     found: dict[str, Sequence[bytes]] = {}
     for name in sorted(set.intersection(*map(set, frames))) if frames else ():
@@ -155,12 +155,12 @@ def join_frames(frames: Sequence[Filters], *, segment_bytes: int) -> Mapping[str
 
 
 def measure(filters: SegmentFilters) -> int:
-    """Return how many bytes the filters of a segment take."""
+    """Return the bytes of a segment's filters."""
     return sum(len(data) for column in (filters or {}).values() for data in column)
 
 
 def parse_filters(batch: pa.RecordBatch, name: str, *, where: str) -> list[SegmentFilters]:
-    """Return the filters that a column of decoded rows holds."""
+    """Return the filters in a column of decoded rows."""
     column = batch.column(name) if name in batch.schema.names else None
     if column is None or not column.type.equals(_TYPE):
         raise CorruptionError("filters of segments are malformed", where=where)

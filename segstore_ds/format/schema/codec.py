@@ -1,11 +1,10 @@
 """The normal form of a schema, its stored text, its fingerprint, and the kinds of its types.
 
-Normal form has one Arrow type per Spark type, and nanoseconds, which Spark lacks. So batches from
-every client are stored as the same bytes, whatever the client's flags (large variants, session
-zones, dictionaries). Every field is nullable because Spark derives nullability from the query, so
-two writes of one table may differ in it. Map keys and the two children of a variant keep their
-nullability because Spark requires it. Normalising a schema loses no value; whether the conversion
-of a value to the normal type would lose it is checked when batches are converted.
+Normal form has one Arrow type per Spark type, and nanoseconds, which Spark lacks. So batches of
+every client are stored as the same bytes, whatever the client's settings (large variants, session
+zones, dictionaries). Every field is nullable, because Spark derives nullability from the query, so
+two writes of one table may differ in it. Map keys and the two children of a variant are not
+nullable, because Spark requires it. The conversion of batches checks that no value is lost.
 """
 
 import base64
@@ -25,15 +24,15 @@ from segstore_ds.errors import CorruptionError, InvalidInputError, UnsupportedVe
 
 MAX_DEPTH = 60  # levels of nested types; a map counts as two; Arrow reads at most 64
 MAX_PRECISION = 38
-MONTHS = pa.lib.Type_INTERVAL_MONTHS  # the id of a type that pyarrow has no class for
-# An extension's name would restore the extension type wherever it is registered. Field ids are
+MONTHS = pa.lib.Type_INTERVAL_MONTHS  # the id of a type for which pyarrow has no class
+# With its name, an extension type would be restored wherever it is registered. Field ids are
 # private to a Parquet writer.
 _DROPPED_METADATA = (b"ARROW:extension:name", b"ARROW:extension:metadata", b"PARQUET:field_id")
 _PERIOD = "pandas.period"
 
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 FLOATS = (pa.float32(), pa.float64())
-EXACT_IN_DOUBLE = INTEGERS[:3]  # a double holds each of their values
+EXACT_IN_DOUBLE = INTEGERS[:3]  # a double holds all of their values
 _PLAIN = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -71,7 +70,7 @@ def normalise_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def months_as_numbers(field: pa.Field) -> pa.Field:
-    """Return a column of year-month intervals as one of int32, which their bytes are."""
+    """Return a column of year-month intervals as one of int32, which has the same bytes."""
     return field.with_type(pa.int32()) if field.type.id == MONTHS else field
 
 
@@ -94,7 +93,7 @@ def _refuse_deep(schema: pa.Schema) -> None:
 
 
 def is_variant(data_type: pa.DataType) -> bool:
-    """Tell whether a type is Spark's variant: struct<value, metadata>, the latter marked so."""
+    """Tell whether a type is Spark's variant: struct<value, metadata> with a mark on `metadata`."""
     if not t.is_struct(data_type) or data_type.num_fields != 2:
         return False
     children = {field.name: field for field in data_type}
@@ -235,7 +234,7 @@ def with_children(data_type: pa.DataType, children: list[pa.Field]) -> pa.DataTy
 
 
 def has_nanoseconds(data_type: pa.DataType) -> bool:
-    """Tell whether a type in normal form is, or contains, one of times in nanoseconds.
+    """Tell whether a type in normal form is or contains a timestamp or duration in nanoseconds.
 
     >>> has_nanoseconds(pa.list_(pa.timestamp("ns"))), has_nanoseconds(pa.time64("ns"))
     (True, False)
@@ -245,7 +244,7 @@ def has_nanoseconds(data_type: pa.DataType) -> bool:
     return any(has_nanoseconds(child.type) for child in children_of(data_type))
 
 
-_KINDS = {  # On disk, in fingerprints, labels of statistics and what column ids are computed from.
+_KINDS = {  # On disk, in fingerprints, in labels of statistics, and in the hash of column ids.
     **dict.fromkeys((kind.id for kind in INTEGERS), "int"),
     **dict.fromkeys((kind.id for kind in FLOATS), "float"),
     lib.Type_NA: "null",
@@ -276,7 +275,7 @@ def decode_schema(text: str) -> pa.Schema:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
         normal = normalise_schema(schema)
-    except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the text
+    except MemoryError:  # also an ArrowException, but not caused by the text
         raise
     except pa.ArrowNotImplementedError as error:
         raise UnsupportedVersionError("a stored schema holds an unknown type") from error
@@ -299,7 +298,7 @@ def fingerprint(schema: pa.Schema) -> str:
 @lru_cache(maxsize=64)
 def _digest_of(message: bytes) -> str:
     fields = [_describe(field) for field in pa.ipc.read_schema(pa.py_buffer(message))]
-    # ASCII alone, and keys in order: no interpreter's tables decide what is escaped.
+    # ASCII and sorted keys: the text must not depend on the interpreter.
     text = json.dumps(fields, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()[:16]
 
@@ -310,7 +309,6 @@ def _describe(field: pa.Field) -> dict[str, Any]:
     if t.is_nested(data_type):
         name = "struct" if t.is_struct(data_type) else "map" if t.is_map(data_type) else "list"
         kind = {name: [_describe(child) for child in children_of(data_type)]}
-    # Bytes of metadata as characters U+0000 to U+00FF.
     metadata = {
         key.decode("latin-1"): value.decode("latin-1")
         for key, value in (field.metadata or {}).items()
@@ -319,7 +317,7 @@ def _describe(field: pa.Field) -> dict[str, Any]:
 
 
 def kind_of(data_type: pa.DataType) -> str:
-    """Return the kind of a type in normal form, in which widths are alike, but units are not."""
+    """Return the kind of a type in normal form; types of different widths have one kind."""
     kind = _KINDS[data_type.id]
     if kind == "timestamp_ntz" and data_type.tz:
         kind = "timestamp"

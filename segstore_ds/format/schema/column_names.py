@@ -1,13 +1,13 @@
-"""Names of columns: what callers call them, and what they are stored under; their ids.
+"""Names of columns, which callers see; their stored names; their ids.
 
-A column is stored under one name for as long as the stream lives. Segments, statistics, filters,
-labels, ids and properties go by that name; callers see the one that the newest epoch gives it. So
-to rename or drop a column takes one epoch, and nothing that reads bytes notices. The stored name of
-a dropped column is not given out again (FORMAT.md 3.1).
+A column has one stored name as long as the stream exists. Segments, statistics, filters, labels,
+ids and properties use it; callers see the name in the newest epoch. So a rename or drop of a column
+only adds an epoch, and nothing that reads bytes is affected. The stored name of a dropped column is
+never reused (FORMAT.md 3.1).
 
 An id, by which other engines find a column in Parquet segments, is computed from the path and the
-kind of a column. So every writer, copy and clone gives a column the same id, and a wider type of
-its kind keeps it (FORMAT.md 6.1). Pure.
+kind of a column. So every writer, copy and clone gives a column the same id, also after its type
+was widened (FORMAT.md 6.1). Pure.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.record import is_text
 from segstore_ds.format.schema.codec import children_of, kind_of, normalise_schema, with_children
 
-# Stored name -> the column's name if that is another, None once it was dropped.
+# By stored name: the column's name if it differs, None if the column was dropped.
 Names = Mapping[str, str | None]
 
 
 def named_schema(schema: pa.Schema, names: Names) -> pa.Schema:
-    """Return a stored schema with the names that callers see; CorruptionError if two are equal.
+    """Return a stored schema with the names that callers see; CorruptionError for duplicates.
 
     >>> named_schema(pa.schema([("a", "int64"), ("b", "int64")]), {"a": "n", "c": None}).names
     ['n', 'b']
@@ -40,20 +40,20 @@ def named_schema(schema: pa.Schema, names: Names) -> pa.Schema:
 
 
 def with_names(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """Return a schema with other names of its columns, in order."""
+    """Return a schema with its columns renamed, in order."""
     return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
 def stored_names(schema: pa.Schema, names: Names) -> dict[str, str]:
-    """Return the stored name by the name, of the columns of a stored schema that have two."""
+    """Return stored names by names, for the columns of a stored schema where they differ."""
     return {name: stored for stored in schema.names if (name := names.get(stored)) is not None}
 
 
 def store_columns(schema: pa.Schema, current: pa.Schema, names: Names) -> pa.Schema:
-    """Return the columns of a stream, under their names, as they are stored.
+    """Return a schema with names that callers use as a schema with stored names.
 
-    `current` and `names` are those of an epoch. A column that it has keeps its stored name, another
-    one gets its own name if no column has had that, else a fresh one.
+    `current` and `names` are those of an epoch. A column of the epoch keeps its stored name. A new
+    column is stored under its own name if no column ever had that, else under a new one.
 
     >>> current, names = pa.schema([("a", "int64")]), {"a": "n", "c": None}
     >>> wanted = pa.schema([("n", "int64"), ("a", "int64"), ("C", "int64"), ("d", "int64")])
@@ -76,7 +76,7 @@ def store_columns(schema: pa.Schema, current: pa.Schema, names: Names) -> pa.Sch
 
 
 def names_of(stored: pa.Schema, names: Sequence[str], before: Names) -> dict[str, str | None]:
-    """Return the `Names` of stored columns, with those that were dropped `before`."""
+    """Return the `Names` of stored columns, including the columns that were dropped `before`."""
     found = {one: name for one, name in zip(stored.names, names, strict=True) if one != name}
     kept = {*stored.names}
     gone = {one: None for one, name in before.items() if name is None and one not in kept}
@@ -114,11 +114,11 @@ def change_columns(
     return stored, names_of(stored, given, {**names, **gone})
 
 
-FIELD_ID = b"PARQUET:field_id"  # pyarrow's key; Parquet stores the number in its own schema
+FIELD_ID = b"PARQUET:field_id"  # pyarrow's key for the id that Parquet stores in its schema
 
 
 def column_id(path: tuple[str, ...], data_type: pa.DataType) -> int:
-    """Return the id of a column, or of a field inside one, of a schema in normal form.
+    """Return the id of a column, or of a nested field, of a schema in normal form.
 
     >>> column_id(("n",), pa.int32()) == column_id(("n",), pa.int64())
     True

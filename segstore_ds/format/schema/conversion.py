@@ -1,10 +1,10 @@
-"""Convert a batch to a schema: match columns by name, cast safely, add nulls for missing columns.
+"""Converts batches to a schema: by column names, with safe casts and nulls for missing columns.
 
 A conversion never loses a value. A cast that would lose one raises a SchemaMismatchError that names
-the column. So does a decimal with more digits than its type, because a cast or another format would
-change it later. A column that already has the right type is passed on without a copy, and a nested
-column is rebuilt only if a child differs. A time of Python or NumPy that is finer than the column's
-unit, or beyond its range, is refused, never rounded.
+the column. So does a decimal with more digits than its type, because a later cast or another format
+would change it. A column of the right type is not copied, and a nested column is rebuilt only if a
+child differs. A time of Python or NumPy that is finer than the column's unit, or out of its range,
+is refused, never rounded.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ _WITH_DECIMALS = frozenset(  # of types in normal form
     (lib.Type_DECIMAL128, lib.Type_LIST, lib.Type_MAP, lib.Type_STRUCT)
 )
 PIECE_BYTES = 1 << 28  # larger batches are converted in pieces
-MANY_ROWS = 1 << 14  # with fewer, the columns that a batch lacks take little memory
+MANY_ROWS = 1 << 14  # with fewer rows, the missing columns of a batch take little memory
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SECONDS = {"W": 604_800, "D": 86_400, "h": 3600, "m": 60}  # units of NumPy that Arrow lacks
@@ -64,16 +64,16 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Convert incoming data as `conform` does, in as many pieces as bounded memory requires.
+    """Convert incoming data as `conform` does, in pieces of bounded size.
 
-    The rows keep their order, and a batch that already fits is yielded as it is. An OversizeError
-    means that a single row is too large.
+    A batch that already fits is yielded as it is. Raises OversizeError if a single row is too
+    large.
     """
     if batch.schema.equals(schema, check_metadata=True):
         yield conform(batch, schema)
         return
     rows, borders = batch.num_rows, [0]
-    # Of what the schema has and the batch lacks, each value takes up to eight bytes of nulls.
+    # Each null in a missing column takes up to eight bytes.
     filled = 8 * _leaf_count(schema) if rows >= MANY_ROWS else 0
     size = batch.get_total_buffer_size()  # counts whole buffers even for a slice, but is free
     if size + filled * rows > PIECE_BYTES or any(map(is_packed, batch.schema.types)):
@@ -95,8 +95,8 @@ def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Reco
 
 
 def may_hold_decimals(schema: pa.Schema) -> bool:
-    """Tell whether a batch of a schema in normal form may hold a decimal of too many digits."""
-    # To hash a schema takes longer than to ask the types of a few columns.
+    """Tell whether a batch of a schema in normal form may have a decimal with too many digits."""
+    # Not cached: hashing a schema takes longer than checking the types of a few columns.
     return not _WITH_DECIMALS.isdisjoint([kind.id for kind in schema.types])
 
 
@@ -116,9 +116,9 @@ def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
 def lift(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert a batch of an older epoch to a newer schema, or to a projection of it.
 
-    Missing columns become null, narrower columns are widened, and columns that `schema` does not
-    name are dropped. If the two schemas are not epochs of one stream, a SchemaMismatchError names
-    the column.
+    Missing columns become null, narrower columns are widened, and columns that `schema` lacks are
+    dropped. Raises SchemaMismatchError, with the column, if the two schemas are not epochs of one
+    stream.
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
@@ -159,9 +159,9 @@ def _column(array: pa.Array, field: pa.Field) -> pa.Array:
 def convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     """Convert one array to a type; return `array` itself if it already has that type.
 
-    The caller has checked that the type may change: `target` is of the same family, its children
-    are equal or wider, and nullability may differ. If a value would be lost, a SchemaMismatchError
-    names `path`.
+    The caller has checked that `target` is of the same family, and that its children are equal or
+    wider; nullability may differ. Raises SchemaMismatchError, with `path`, if a value would be
+    lost.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -227,7 +227,7 @@ def _convert_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
 
 
 def _with_child(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
-    # The array may be a slice, its buffers are not: keep the offset and pass the whole child.
+    # The buffers of a slice are not sliced: keep the offset and pass the whole child.
     validity, offsets = array.buffers()[:2]
     return pa.Array.from_buffers(
         target, len(array), [validity, offsets], offset=array.offset, children=[child]
@@ -259,8 +259,8 @@ def decimal_columns(schema: pa.Schema) -> tuple[int, ...]:
 def find_overlong(batch: pa.RecordBatch, places: Sequence[int]) -> str | None:
     """Return the path of the first decimal column with a value of too many digits.
 
-    `places` is what `decimal_columns` returns for the batch's schema. Nulls and values below a null
-    are ignored.
+    `places` is what `decimal_columns` returns for the batch's schema. Ignores nulls, and values in
+    nested columns whose parent is null.
     """
     for place in places:
         for path, leaf in _leaves(batch.column(place), batch.schema.field(place).name):
@@ -277,7 +277,7 @@ def _holds_decimals(data_type: pa.DataType) -> bool:
 
 
 def _leaves(array: pa.Array, path: str) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the decimal leaves of a column, without values below nulls."""
+    """Yield the decimal leaves of a column, without values whose parent is null."""
     if t.is_map(array.type):
         # Arrow can't flatten a map, but it can flatten the same buffers as a list of entries.
         entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
@@ -302,10 +302,11 @@ def _leaves(array: pa.Array, path: str) -> Iterator[tuple[str, pa.Array]]:
 
 
 def number_of(value: Any, data_type: pa.DataType, *, finer: int = 0) -> int:
-    """Return a timestamp or a duration as the number that a column in normal form holds of it.
+    """Return a timestamp or a duration as the number that a column in normal form stores.
 
-    A timestamp has a zone exactly if the column has one. `finer` adds nanoseconds to a `datetime`.
-    Raises TypeError, ValueError, ArithmeticError or NotImplementedError for what does not fit.
+    A timestamp must have a zone exactly if the column has one. `finer` adds nanoseconds to a
+    `datetime`. Raises TypeError, ValueError, ArithmeticError or NotImplementedError if the value
+    does not fit.
 
     >>> number_of(timedelta(seconds=1), pa.duration("ns"))
     1000000000
@@ -317,7 +318,7 @@ def number_of(value: Any, data_type: pa.DataType, *, finer: int = 0) -> int:
             raise TypeError(value)
         return int(value.cast(data_type).value)
     if t.is_duration(data_type):
-        whole, finer = value // _MICROSECOND, getattr(value, "nanoseconds", 0)  # pandas has them
+        whole, finer = value // _MICROSECOND, getattr(value, "nanoseconds", 0)  # of pandas
     else:
         if (value.utcoffset() is not None) != _has_zone(data_type):
             raise ValueError(value)
@@ -334,9 +335,9 @@ def number_of(value: Any, data_type: pa.DataType, *, finer: int = 0) -> int:
 
 
 def to_array(values: Any, *, from_pandas: bool = False) -> pa.Array:
-    """Return values as an array of the type that Arrow infers, and times as fine as they are.
+    """Return values as an array of the type that Arrow infers, but with nanoseconds if needed.
 
-    Arrow infers microseconds for all times of pandas, and cuts their nanoseconds.
+    Arrow infers microseconds for all times of pandas, and would cut off their nanoseconds.
     """
     made = pa.array(values, from_pandas=from_pandas)
     fine = in_nanoseconds(made.type)
@@ -346,7 +347,7 @@ def to_array(values: Any, *, from_pandas: bool = False) -> pa.Array:
 
 
 def in_nanoseconds(data_type: pa.DataType) -> pa.DataType:
-    """Return a type with nanoseconds for all timestamps and durations in it."""
+    """Return a type with all timestamps and durations in it in nanoseconds."""
     if t.is_timestamp(data_type):
         return pa.timestamp("ns", data_type.tz)
     if t.is_duration(data_type):
@@ -360,7 +361,7 @@ def _has_nanoseconds(value: Any) -> bool:
         value = value.values()
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return any(map(_has_nanoseconds, value))
-    # Of pandas' Timestamp and Timedelta; NaN of its NaT.
+    # Attributes of pandas' Timestamp and Timedelta; NaN for NaT.
     return any(0 < getattr(value, name, 0) < 1000 for name in ("nanosecond", "nanoseconds"))
 
 
@@ -370,7 +371,7 @@ def _arrow_scalar(value: np.datetime64 | np.timedelta64) -> pa.Scalar:
     unit, step = np.datetime_data(value.dtype)
     seconds = _SECONDS.get(unit)
     of_unit = pa.timestamp if isinstance(value, np.datetime64) else pa.duration
-    number = int(value.astype(np.int64)) * step * (seconds or 1)  # as Python's, which has no limit
+    number = int(value.astype(np.int64)) * step * (seconds or 1)  # Python ints can't overflow
     return pa.scalar(number, of_unit("s" if seconds else unit))
 
 

@@ -1,8 +1,8 @@
-"""Unpack the layouts in which Arrow packs arrays: dictionaries, views, other lists.
+"""Unpacks arrays in Arrow's other layouts: dictionaries, views, other kinds of lists.
 
-Unpacked data may be far larger: dictionaries and views hold a long text once, and a plain column of
-texts or bytes holds at most 2 GiB. A result that would not fit is refused before it is allocated,
-and `unpacked_sizes` tells beforehand where a batch has to be cut.
+Unpacked data may be far larger: dictionaries and views store a repeated text once, and a plain
+column of texts or bytes can have at most 2 GiB. A result that would not fit is refused before it is
+allocated, and `unpacked_sizes` shows where a batch has to be cut.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ class OversizeError(SchemaMismatchError):
 
 
 def decode_dictionary(values: pa.Array, indices: pa.Array, path: str) -> pa.Array:
-    """Return a dictionary's values row by row; OversizeError if a column can't hold them."""
+    """Return a dictionary's values row by row; OversizeError if they do not fit."""
     values = without_views(values)
     sizes = unpacked_sizes(values)
     if sizes.max(initial=0.0) * len(indices) > MOST_BYTES:
@@ -32,20 +32,20 @@ def decode_dictionary(values: pa.Array, indices: pa.Array, path: str) -> pa.Arra
 
 
 def plain_text(array: pa.Array, path: str) -> pa.Array:
-    """Return texts or bytes without views; OversizeError if a plain column can't hold them."""
+    """Return texts or bytes without views; OversizeError if they do not fit into a plain column."""
     array = without_views(array)
     size = _text_bytes(array) if _is_text(array.type) else array.nbytes
     check_size(size, len(array), path)
     if t.is_large_string(array.type) or t.is_large_binary(array.type):
         data = array.buffers()[2]
         if data is not None and data.size > MOST_BYTES:
-            # Arrow's cast checks the end offset of a slice, not its length.
+            # Copy: Arrow's cast of a slice checks its end offset, not its length.
             return pa.concat_arrays([array])
     return array
 
 
 def without_views(array: pa.Array) -> pa.Array:
-    """Convert views of texts or bytes to the large layout, which Arrow's functions accept."""
+    """Convert views of texts or bytes to the large layout, which all Arrow functions accept."""
     if t.is_string_view(array.type):
         return array.cast(pa.large_string())
     if t.is_binary_view(array.type):
@@ -54,7 +54,7 @@ def without_views(array: pa.Array) -> pa.Array:
 
 
 def plain_list(array: pa.Array, path: str) -> pa.Array:
-    """Return any kind of list with 32-bit offsets and only its own elements; or OversizeError."""
+    """Return any kind of list as one with 32-bit offsets and only its own elements."""
     if t.is_list(array.type) and not is_part(array):
         return array
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
@@ -87,9 +87,9 @@ def check_size(size: int, rows: int, path: str) -> None:
 
 
 def unpacked_sizes(array: pa.Array) -> npt.NDArray[np.float64]:
-    """Return how many bytes each row takes once it is unpacked; the array's offsets are sound.
+    """Return the unpacked bytes of each row of an array whose offsets are valid.
 
-    Floats, because nested dictionaries may unpack to more than 64 bits can count.
+    As floats, because nested dictionaries may unpack to more than 64 bits can count.
     """
     kind, rows = array.type, len(array)
     if (width := _width(kind)) is not None:
@@ -99,7 +99,7 @@ def unpacked_sizes(array: pa.Array) -> npt.NDArray[np.float64]:
     if isinstance(array, pa.DictionaryArray):
         known = unpacked_sizes(array.dictionary)
         sizes = _coded(known, array.indices)
-        sizes[:1] += known.sum()  # views are taken out of all values, however few rows there are
+        sizes[:1] += known.sum()  # `decode_dictionary` first converts all values from views
         return sizes
     if t.is_union(kind) or t.is_run_end_encoded(kind):
         sizes = np.full(rows, array.nbytes / max(rows, 1))
@@ -144,9 +144,9 @@ def _list_sizes(array: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _width(kind: pa.DataType) -> float | None:
-    """Return the bytes that every value takes; None if values differ.
+    """Return the bytes of every value; None if values differ.
 
-    Any number of nulls of no type take no memory, and eight bytes each where they get a type.
+    Values of type null take no memory now, but eight bytes each when they get a type.
     """
     if t.is_null(kind):
         return 8.0
@@ -168,7 +168,7 @@ def _coded(known: npt.NDArray[np.float64], indices: pa.Array) -> npt.NDArray[np.
 
 
 def is_packed(kind: pa.DataType) -> bool:
-    """Tell whether a type may unpack to more than its buffers, as dictionaries, views and nulls."""
+    """Tell whether unpacked values may be larger than the buffers: dictionaries, views, nulls."""
     if t.is_null(kind) or t.is_dictionary(kind) or _is_view(kind):
         return True
     if isinstance(kind, pa.BaseExtensionType):

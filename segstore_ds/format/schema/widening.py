@@ -1,9 +1,9 @@
 """The contract between a stream's schema and incoming data: what fits, what needs a merge.
 
-A type widens only within its family (integers, floats, decimals that lose no digits), but for
-integers of at most 32 bits, which a double holds exactly. Null fits every type, and nested types
-are compared field by field. Any other change would alter the meaning of stored values and is
-refused.
+A type widens only within its family (integers, floats, decimals that lose no digits); in addition
+integers of at most 32 bits widen to double, which holds them exactly. Null fits every type, and
+nested types are compared field by field. Any other change would alter the meaning of stored values
+and is refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
 
 
 def is_wider(field: pa.Field, wanted: pa.Field) -> bool:
-    """Tell whether a field has the type of another of its name, or one that holds all its values.
+    """Tell whether `wanted`, a field of the same name, has the same or a wider type.
 
     >>> is_wider(pa.field("n", pa.int32()), pa.field("n", pa.int64()))
     True
@@ -40,12 +40,12 @@ def is_wider(field: pa.Field, wanted: pa.Field) -> bool:
 
 
 def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.Schema:
-    """Return the schema that the stream has once it holds data of the schema `incoming`.
+    """Return the schema of a stream after data with the schema `incoming` was added.
 
     `current` is in normal form and is returned itself if the data fits it. With `merge`, the result
-    is the merged schema, whose new columns come last, in the order of `incoming`. Without it, data
-    that does not fit is a SchemaMismatchError that names columns, types and the remedy. The order
-    of columns and their nullability in `incoming` do not matter.
+    is the merged schema, with new columns last, in the order of `incoming`. Without it, data that
+    does not fit raises a SchemaMismatchError with columns, types and the remedy. The order of
+    columns and their nullability in `incoming` do not matter.
     """
     incoming = normalise_schema(incoming)
     _refuse_other_case(current.names, incoming.names)
@@ -81,9 +81,9 @@ def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.S
 
 
 def in_units_of(stored: pa.Schema, incoming: pa.Schema) -> pa.Schema:
-    """Return an incoming schema in normal form whose times have the units of the stored ones.
+    """Return an incoming schema in normal form, with times in the units of the stored columns.
 
-    A column keeps its unit. A value that it can't hold is refused when it is converted.
+    The conversion later refuses values that do not fit these units.
     """
     return pa.schema(_with_units(normalise_schema(incoming), {f.name: f.type for f in stored}))
 
@@ -98,7 +98,7 @@ def _with_units(fields: Iterable[pa.Field], stored: Mapping[str, pa.DataType]) -
 
 
 def with_unit_of(stored: pa.DataType, incoming: pa.DataType) -> pa.DataType:
-    """As `in_units_of`, for the type of one column."""
+    """Return the type of one column as `in_units_of` does for a schema."""
     if stored.id != incoming.id:
         return incoming
     if t.is_duration(stored) or (t.is_timestamp(stored) and stored.tz == incoming.tz):
@@ -131,8 +131,8 @@ def _merge_field(field: pa.Field, incoming: pa.Schema) -> pa.Field:
 def merge_type(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
     """Return the narrowest type that holds both types; `current` itself if the data fits it.
 
-    Both types are in normal form. If no type of the family holds both, a SchemaMismatchError names
-    `path`.
+    Both types are in normal form. Raises SchemaMismatchError, with `path`, if no type of the family
+    holds both.
     """
     if t.is_null(incoming) or current.equals(incoming, check_metadata=True):
         return current
