@@ -436,3 +436,13 @@ def test_the_package_has_few_names() -> None:
     assert len(names) <= 30
     assert not names & {*reports.__all__}
     assert not [name for name in names if not hasattr(segstore_ds, name)]
+
+
+def test_from_package_imports_name_a_room() -> None:
+    """Below the front door, `from segstore_ds import x` is a room, never the front door."""
+    for path in MODULES:
+        if "__init__" in ROOMS[room(path)] or room(path) == "__init__":
+            continue
+        for node in nodes(path):
+            if isinstance(node, ast.ImportFrom) and node.module == "segstore_ds":
+                assert {alias.name for alias in node.names} <= set(ROOMS), path

@@ -215,3 +215,10 @@ def test_calls_exist():
     assert not [name for name in named if not hasattr(segstore.Stream, name)]
     functions = {*re.findall(r"\bsegstore\.([A-Za-z]\w*)", PAGES)}
     assert functions <= {*segstore.__all__}
+
+
+def test_commands_of_the_pages_are_there():
+    pages = "\n".join(page.read_text() for page in DOCS.rglob("*.md"))
+    shown = re.findall(r"^segstore (\w+)", pages, re.MULTILINE)
+    assert shown
+    assert {*shown} <= {name.split()[0] for name in all_commands()}

@@ -335,3 +335,17 @@ def test_tasks_of_a_job_sync_the_folders_above_once_in_a_process(tmp_path, synce
     synced.clear()
     stage(root, "segments/job/3")  # what is made is synced, whatever was before
     assert {root, root.parent, root / "segments", root / "segments/job"} <= {*synced}
+
+
+def test_a_handle_that_lives_long_remembers_few_folders(tmp_path):
+    storage = open_storage(tmp_path / "s")
+    for number in range(100):
+        storage.create(f"segments/{number}/1", b"x")
+    assert len(storage._folders._synced) + len(storage._folders._lasting) < 30
+
+
+def test_a_process_remembers_few_jobs(tmp_path):
+    """The newest ones."""
+    for number in range(local_files._MOST_JOBS + 1):
+        local_files._note_job(f"{tmp_path}/segments/{number}")
+    assert len(local_files._JOBS) == local_files._MOST_JOBS

@@ -96,3 +96,19 @@ def test_commit_that_was_never_synced_may_be_gone_after_the_store_was_asked_for_
     segstore.open(tmp_path / "s").maintain()
     (tmp_path / "s" / "log" / f"{stream.version:020d}").unlink()  # by a power loss
     assert segstore.open(tmp_path / "s").tail == 1
+
+
+def test_hint_of_an_acknowledged_commit_still_proves_it(stream, tmp_path):
+    """Asking for the store's time keeps the proof."""
+    stream.append([{"n": 1}])
+    hint = (tmp_path / "s" / "log" / "_latest").read_bytes()
+    stream._log.store_now_us()
+    assert (tmp_path / "s" / "log" / "_latest").read_bytes() == hint
+
+
+def test_commit_is_synced_before_it_is_shipped(stream, synced, tmp_path):
+    """It may be another process's that ended between the link and its sync."""
+    stream.followers.add(tmp_path / "f")
+    synced.clear()
+    stream.append([{"n": 1}])
+    assert tmp_path / "s" / "log" / f"{stream.version:020d}" in synced

@@ -466,3 +466,13 @@ def test_a_client_that_stalls_does_not_keep_it_from_ending(serve, stream):
     assert stream.refresh().tail == 6
     with pytest.raises(flight.FlightUnavailableError):
         writer.close()
+
+
+def test_swapped_columns_end_a_follower(connect, stream):
+    stream.change_schema(rename={"user": "x"})
+    stream.append({"x": "bob", "n": 1, "y": "Rome"}, merge_schema=True)
+    reader = connect().do_get(_ticket(follow=True, start=7))
+    stream.change_schema(rename={"x": "y", "y": "x"})
+    stream.append({"x": "Rome", "n": 1, "y": "bob"})
+    with pytest.raises(flight.FlightServerError, match=r"SEG_SCHEMA.*'x', 'y'.*start again"):
+        reader.read_chunk()

@@ -79,3 +79,9 @@ def test_default_remedy_is_shown() -> None:
     for name, (parent, *_) in TREE.items():
         if parent == "FormatError" and name != "UnsupportedVersionError":
             assert "segstore.repair(url)" in str(CLASSES[name]("a part is lost")), name
+
+
+def test_docstring_draws_every_class() -> None:
+    """The picture at the top of the module shows each class once."""
+    for name in TREE:
+        assert errors.__doc__.count(f"─ {name}") == 1, name

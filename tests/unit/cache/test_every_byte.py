@@ -7,6 +7,7 @@ from stream_kit import SCHEMA, numbers
 
 import segstore_ds as segstore
 from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.write.layout import Layout
 
 LAYOUT = Layout(inline_bytes=0, frame_rows=100)
@@ -56,3 +57,18 @@ def test_copies_and_compactions_use_a_write_cache(stream, written, tmp_path):
     written.clear()
     stream.compact()
     assert sum(written) == size(stream)
+
+
+def test_scans_read_through_its_views(stream, monkeypatch):
+    stream.append(numbers(0, 1000), layout=LAYOUT)
+    sliced: list[int] = []
+    cut = ByteArraySegment.slice
+
+    def slice_(self, start, end):
+        part = cut(self, start, end)
+        sliced.append(part.length)
+        return part
+
+    monkeypatch.setattr(ByteArraySegment, "slice", slice_)
+    assert stream.read().read_all().num_rows == 1000
+    assert sum(sliced) > 0.8 * size(stream)

@@ -90,3 +90,11 @@ def test_lengths_are_not_32_bits(tmp_path):
 def test_what_has_no_plain_bytes_is_refused(data):
     with pytest.raises(InvalidInputError, match="support the buffer protocol"):
         as_view(data)
+
+
+def test_equal_content_is_equal(view):
+    for same in KINDS.values():
+        assert view == same
+        assert hash(view) == hash(same)
+    assert view != ByteArraySegment(CONTENT[:-1] + b"?")
+    assert view != CONTENT

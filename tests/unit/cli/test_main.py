@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ import typer
 import segstore_ds as segstore
 from segstore_ds.cli import FAILED, RETRYABLE
 from segstore_ds.cli.app import GROUPS
-from segstore_ds.cli.arguments import Run
+from segstore_ds.cli.arguments import Run, spell_flags
 from segstore_ds.cli.main import main
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.envelope import encode_envelope
@@ -255,3 +256,17 @@ def test_config_that_can_t_be_read_is_refused(tmp_path, monkeypatch, text):
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(typer.BadParameter, match=r"mine\.toml"):
         Run().options()
+
+
+def test_advice_of_a_flag_that_the_command_lacks_is_pythons():
+    """It is a flag of another command, or none at all."""
+    options = [SimpleNamespace(name="start", opts=["--start"])]
+    text = "set single_writer=True, or start='reader:my own'; repair(url, start='head') as well"
+    spelled = (
+        "set single_writer=True, or --start 'reader:my own'; repair(url, start='head') as well"
+    )
+    assert spell_flags(text, options) == spelled
+    clone = [SimpleNamespace(name="clone", opts=["--clone"])]
+    assert spell_flags("""use mode="clone", or mode='segments'""", clone) == (
+        "use --clone, or mode='segments'"
+    )

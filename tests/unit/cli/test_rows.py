@@ -473,3 +473,11 @@ def test_a_pipe_of_an_export_that_fails_is_not_ended(tmp_path, form, monkeypatch
     assert piped.getvalue()
     assert not piped.getvalue().endswith(end)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_bytes_that_are_not_base64_are_named(tmp_path, capsys):
+    stream = segstore.create(tmp_path / "s", pa.schema({"raw": pa.binary()}))
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"raw": "a"}\n')
+    assert main(["append", stream.url, str(file)]) == 2
+    assert f"file='{file}'" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import segstore_ds
+from segstore_ds.format.arrow.frame import decode_frame, encode_frame
 from segstore_ds.format.parquet import segment
 from segstore_ds.format.parquet.writer import can_store
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
@@ -77,3 +78,15 @@ def test_salvage_leaves_nothing_out_for_want_of_memory(
     out_of_memory(module, name)
     with pytest.raises(MemoryError):
         segstore_ds.salvage(str(tmp_path / "s"), str(tmp_path / "new"), skip_damaged=True)
+
+
+def test_arrows_error_is_both():
+    assert issubclass(pa.ArrowMemoryError, MemoryError)
+    assert issubclass(pa.ArrowMemoryError, pa.ArrowException)
+
+
+def test_frame_is_not_called_damaged(out_of_memory):
+    frame = encode_frame(BATCH, compression="zstd", compression_level=None, stats_columns=[])
+    out_of_memory(pa.ipc, "open_stream")
+    with pytest.raises(MemoryError):
+        decode_frame(frame.data, rows=3, schema=BATCH.schema, columns=None, where="w")

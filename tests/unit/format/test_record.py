@@ -234,3 +234,10 @@ def test_a_lone_surrogate_is_encoded_as_in_the_whole() -> None:
     encoded, _ = encode_after(new, known, where="file")
     assert encoded.body == build_json(to_json(new))
     assert encoded.body.isascii()
+
+
+def test_row_that_was_read_before_is_the_same_object() -> None:
+    """A root has most rows of the one before it; what is given to one row is not for the next."""
+    first, again = (from_json(Note, [4, "b"], where="x") for _ in range(2))
+    assert first is again
+    assert from_json(Point, [1, 2], where="x") is not from_json(Point, [1, 2], where="x")

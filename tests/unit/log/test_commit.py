@@ -280,3 +280,24 @@ def test_late_creator_with_the_same_id_gets_an_error(time):
     sleeper = StreamLog(Meddling(storage, "create log/", sleep), clock=time.clock)
     assert not sleeper.create(first)
     assert sleeper.root.version > 0
+
+
+def test_a_loser_on_a_fast_disk_backs_off_and_follows_the_log(log, monkeypatch):
+    waits = []
+    monkeypatch.setattr(type(log.clock), "backoff", lambda _, attempt, **__: waits.append(attempt))
+    other = another(log)
+    other.open()
+    for _ in range(4):
+        commit(other)
+    assert commit(log).version == 5
+    assert waits == [0]
+
+
+def test_to_follow_one_commit_reads_its_file_once(log):
+    """Then the next name is looked for, and whether the commit is still there after that."""
+    other = another(log)
+    other.open()
+    commit(log)
+    requests(log)
+    assert other.follow().version == 1
+    assert requests(log) == {"get": 2, "info": 1}

@@ -12,6 +12,7 @@ from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.log.commit import plan_discard
+from segstore_ds.status.table import HISTORY
 from segstore_ds.storage import Storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -153,3 +154,15 @@ def test_parts_that_lists_may_name_stay(table: str) -> None:
     lists = f"{table}lists"
     assert plan_discard(replace(base, **{lists: (_list(6),)}), lost, winner) == []
     assert plan_discard(base, lost, replace(winner, **{lists: (_list(7),)})) == []
+
+
+def test_what_the_winner_put_alike_stays() -> None:
+    """Both move the very same rows of the history to one part, under one name."""
+    stream, storage = make_stream(HISTORY.rows - 1)
+    assert len(stream._log.root.history_parts) == 0
+    late = _meddled(storage, _appends(stream, 10 * HISTORY.rows))
+    late.append(numbers(10 * HISTORY.rows + 1, 10 * HISTORY.rows + 2))
+    newest = stream.refresh()
+    assert len(newest._log.root.history_parts) == 1
+    assert newest.history().read_all().num_rows == newest.version + 1
+    assert newest.verify().check().leftovers == []

@@ -1,9 +1,11 @@
 """The batch metadata log: ranges, damage, lost answers, hints; `test_batch_log` has the rest."""
 
+import errno
 import json
 import secrets
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import Hint
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage import Storage, local_files, open_storage
 
 
 def decode(body: bytes, where: str) -> Any:
@@ -206,3 +208,27 @@ def test_a_storage_that_fails_is_no_empty_log(log):
         shaky = a_log(FaultStorage(log.storage, Fault(call, "fail", "before", 100)))
         with pytest.raises(StorageError):
             shaky.latest()
+
+
+@pytest.mark.parametrize("failing", [1, 2, 1000])
+def test_an_add_wins_only_when_its_folder_is_synced(failing, tmp_path: Path, monkeypatch):
+    """Its bytes are there after the first try, but power loss could take the name."""
+    log, synced = a_log(open_storage(tmp_path / "s")), []
+    log.add(0, "first")
+    real = local_files.sync_folder
+
+    def refuse(folder):
+        synced.append(len(synced) >= failing)
+        if not synced[-1]:
+            raise OSError(errno.EIO, "made by the test", folder)
+        real(folder)
+
+    monkeypatch.setattr(local_files, "sync_folder", refuse)
+    if failing < 1000:
+        assert log.add(1, "mine") is True
+        assert synced[-1]
+    else:
+        with pytest.raises(CommitUnknownError, match="version=1"):
+            log.add(1, "mine")
+    monkeypatch.undo()
+    assert log.add(1, "mine") is True  # the same bytes: no other batch has taken the number

@@ -1,5 +1,6 @@
 """Upkeep after a commit: whatever fails there, the caller hears that its events are committed."""
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -8,6 +9,7 @@ from faults import Crash
 from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
 from wrapped_storage import WrappedStorage
 
+from segstore_ds.errors import StorageError
 from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.log.seams import best_effort
 from segstore_ds.stream.opening import open as open_on
@@ -58,3 +60,29 @@ def test_a_defect_after_the_commit_is_not_the_commits(
     assert f"compaction failed and was skipped{logged}" in caplog.text
     fresh = open_on(storage, clock=storage.time.clock)
     assert values(fresh) == list(range(90))
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (StorageError("gone"), "skipped: SEG_STORAGE: gone"),
+        (MemoryError(), "skipped: "),
+        (RuntimeError("a bug"), "this is a bug"),
+        (KeyError("x"), "this is a bug"),
+        (None, None),
+    ],
+)
+def test_failures_are_skipped(
+    error: Exception | None, logged: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ours with a line, defects with their traceback."""
+    with caplog.at_level(logging.WARNING), best_effort("sweeping"):
+        if error is not None:
+            raise error
+    assert [record.name.rpartition(".")[2] for record in caplog.records] == (
+        ["seams"] if error else []
+    )
+    for record in caplog.records:
+        assert "sweeping failed and was" in record.getMessage()
+        assert logged in record.getMessage()
+        assert (record.exc_info is not None) == ("a bug" in logged)

@@ -143,3 +143,12 @@ def test_argument_of_python_alone_is_no_option(name: str) -> None:
     for scope in (READ, WRITE, STREAM_READ, STREAM_WRITE):
         with pytest.raises(InvalidInputError, match="belongs to a call from Python"):
             parse_options({name: "1"}, scope)
+
+
+@pytest.mark.parametrize(
+    "name", ["frameBytes", "cacheBufferBytes", "cacheBuffers", "maxSegmentsPerTrigger"]
+)
+def test_size_that_is_a_constant_is_no_option(name: str) -> None:
+    """It is as unknown as any other word."""
+    with pytest.raises(InvalidInputError, match="unknown option"):
+        parse_options({name: "1m"}, WRITE, STREAM_READ)

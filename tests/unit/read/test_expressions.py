@@ -199,3 +199,10 @@ def test_many_alternatives_are_no_deep_recursion(column, many):
     assert filters.may_match({"n": Bounds(-5, -1, 0)}, 9) is (many == 800)  # reads them all
     rows = batch_of([{"n": 0}, {"n": -1}, {"n": many}, {"n": many - 1}])
     assert filters.apply(rows).column("n").to_pylist() == [0, many - 1]
+
+
+@pytest.mark.parametrize("text", ["[n > 3", "n >", 'col("n") >', "lower(user) == 'a{'"])
+def test_a_wrong_text_is_no_printed_expression(text):
+    """It is answered with what is wrong with it."""
+    with pytest.raises(InvalidInputError, match=r"can't be parsed|not JSON"):
+        parse_filters(text, SCHEMA)

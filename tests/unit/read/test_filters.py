@@ -337,3 +337,18 @@ def test_a_library_that_another_thread_is_loading_disturbs_no_filter(library, mo
     monkeypatch.setitem(sys.modules, library, ModuleType(library))
     assert parse_filters([["n", ">", 3]], schema) == expected
     assert parse_filters(None, schema) == Filters()
+
+
+@pytest.mark.parametrize(
+    ("literals", "low", "high", "may"),
+    [
+        ([5, 1, 9], 2, 4, False),
+        ([5, 1, 9], 5, 5, True),
+        ([5, 1, 9], 10, 12, False),
+        ([5, None, 1], 6, 9, False),
+        ([5, None, 1], 0, 1, True),
+    ],
+)
+def test_lists_of_literals_skip_what_lies_between_them(literals, low, high, may):
+    filters = parse_filters([["n", "in", literals]], pa.schema([("n", pa.int64())]))
+    assert filters.may_match({"n": Bounds(low, high, 0)}, 3) is may

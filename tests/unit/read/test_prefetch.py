@@ -10,7 +10,7 @@ import pytest
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.read import prefetch
-from segstore_ds.read.prefetch import map_ahead, read_ahead
+from segstore_ds.read.prefetch import AHEAD, map_ahead, read_ahead
 
 
 def _values(count: int, seen: list[int]) -> Iterator[int]:
@@ -97,3 +97,52 @@ def test_a_fork_is_refused_what_it_has_no_threads_for(count: int) -> None:
     assert _in_fork(lambda: _is_refused(running))
     assert _in_fork(lambda: running.close() is None)
     assert list(running) == [str(n) for n in range(2, count + 2)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 20])
+def test_values_come_in_order(count: int) -> None:
+    """Also where there is none."""
+    assert list(read_ahead(_values(count, []))) == list(range(1, count + 1))
+
+
+def test_errors_come_in_their_turn() -> None:
+    """What was made before the error is seen before it."""
+    found: list[int] = []
+    with pytest.raises(ValueError, match="7"):
+        found.extend(read_ahead(_values(7, [])))
+    assert found == list(range(1, 8))
+
+
+def test_breaking_off_ends_the_thread() -> None:
+    """No more than a few were made ahead."""
+    seen: list[int] = []
+    running = read_ahead(_values(100, seen))
+    assert next(running) == 1
+    running.close()  # type: ignore[attr-defined]
+    assert len(seen) <= 1 + AHEAD
+    assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 20])
+def test_results_come_in_order(count: int, threads: int) -> None:
+    """Whichever thread is done first."""
+    results = map_ahead(lambda n: n * n, _values(count, []), threads=threads)
+    assert list(results) == [n * n for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_errors_are_raised_in_order(threads: int) -> None:
+    """Values before the failing one are delivered, values after it are not."""
+
+    def work(n: int) -> int:
+        if n >= 5:
+            raise ValueError(n)
+        return n
+
+    found: list[int] = []
+    with pytest.raises(ValueError, match="5"):
+        found.extend(map_ahead(work, _values(20, []), threads=threads))
+    assert found == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match="7"):  # and those of the values
+        list(map_ahead(str, _values(7, []), threads=threads))

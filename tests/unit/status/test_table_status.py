@@ -20,8 +20,9 @@ from segstore_ds.format.root import (
 )
 from segstore_ds.log.transition import check_transition
 from segstore_ds.status.history import begin_history
+from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.table import SEGMENTS, WRITERS, Slot
-from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.table_status import TableStatus, placed_entries
 from segstore_ds.storage import open_storage
 
 HISTORY = f"status/{0:020d}-history-{'a' * 32}"
@@ -234,3 +235,40 @@ def test_a_list_that_contradicts_the_root_is_corruption(status):
     ):
         with pytest.raises(FormatError):
             fresh(status).table.members(wrong)
+
+
+@pytest.mark.parametrize("start", range(20, 46, 5))
+def test_entries_of_a_range_are_as_those_of_its_runs(status, start):
+    root = replace(grow(EMPTY, 4), tail=60)
+    for end in range(start, 61, 5):
+        runs = status.runs(root, start, end)
+        tables = [SliceTable.of_run(run, start, end, None) for run in runs]
+        assert placed_entries(root, start, end) == SliceTable.join(tables)
+
+
+def part(place: int, segments: int) -> PartRef:
+    return PartRef(f"status/{place:020d}-part-{'a' * 32}", place, place + 1, segments, 9)
+
+
+@pytest.mark.usefixtures("tiny_lists")
+def test_lists_behind_a_replaced_part_are_inline_and_fold_again(status):
+    """Those before it are not read."""
+    root = listed(status)
+    parts = [*status.table.parts(root)]
+    paths = [part.path for part in parts]
+    again = fresh(status)
+    again.storage.stats.reset()
+    opened = again.table.replace(root, SLOT, {paths[6]: [parts[6]]}, start=130)
+    assert again.storage.stats.requests == {"get": len(root.lists) - 1}
+    assert [index.end for index in opened.lists] == [80]
+    assert [part.path for part in status.table.parts(opened)] == paths
+    folded = step(root, status.tidy(opened, SLOT))
+    assert [part.path for part in status.table.parts(folded)] == paths
+    assert len(folded.parts) <= 4
+
+
+@pytest.mark.usefixtures("tiny_lists")
+def test_a_part_whose_segments_are_of_no_epoch_is_damaged(status):
+    root = listed(status)
+    with pytest.raises(CorruptionError, match="unknown epoch"):
+        list(status.segments(replace(root, epochs=()), 0, root.tail))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.storage import Location, resolve_location
+from segstore_ds.storage.locations import shown
 
 ACCEPTED = [
     ("/x", "file", "file:///x", "/x"),
@@ -169,3 +170,21 @@ def test_canonical_form_of_any_path_is_stable(text):
         return
     assert resolve_location(location.url) == location
     assert location.path == "/" + os.path.normpath("/" + text).strip("/")
+
+
+@pytest.mark.parametrize("location", ["sftp://h:22/a@b", "sftp://h/a:b@c", "s3://b/a:b@c"])
+def test_what_may_follow_a_bucket_or_a_host_is_no_password(location):
+    assert resolve_location(location).url == location
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("abfs://c@acc.dfs.core.windows.net/x", "abfs://c@acc.dfs.core.windows.net/x"),
+        ("file:///a@b", "file:///a@b"),
+        ("s3://b/mail@x", "s3://b/mail@x"),
+        ("/plain/a:b@c", "/plain/a:b@c"),
+    ],
+)
+def test_what_holds_no_password_is_shown_whole(text, seen):
+    assert shown(text) == seen

@@ -507,3 +507,14 @@ def test_a_job_is_not_committed_to_another_stream_of_the_name(overwrite):
             handle.commit(job, [staged])
     assert anew.read().read_all()["n"].to_pylist() == list(range(100, 110))
     anew.verify().check()
+
+
+def test_a_writer_set_back_during_a_repeat_is_no_race_to_retry(stream, other):
+    stream.append(numbers(1), writer_id="w", batch_id=7)
+    job, done = staged(stream, 1, writer=WriterKey("w", 7))
+    assert job.repeated
+    other.append(numbers(2), writer_id="w", batch_id=3, takeover=True)
+    with pytest.raises(WriterConflictError, match="set back") as caught:
+        stream.refresh().commit(job, done)
+    assert not caught.value.retryable
+    assert ns(stream) == [1, 2]

@@ -18,7 +18,7 @@ from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
 from segstore_ds.format.parts.rows import encode_rows
 from segstore_ds.format.parts.segments import Part, build_part, decode_part, read_stats
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.statistics import Stats, build_text, decode_stats
+from segstore_ds.format.statistics import Stats, build_text, decode_stats, encode_stats
 from segstore_ds.format.statistics import concat as concat_stats
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -198,3 +198,22 @@ def test_templates_can_not_leave_the_stream():
     body = decode_envelope(encoded([replace(typical(1)[0], path="copy-x/a")]), where="x")
     with pytest.raises(CorruptionError, match="not a segment of this stream"):
         decode_part(body.replace(b"copy-x/a", b"../../ab"), where="x")
+
+
+def test_merged_statistics_have_the_bytes_of_new_ones():
+    """So repair can prove a part that was merged, whatever columns its segments have."""
+    both = '{"int:n":[7,8,1],"string:t":["c","d",0]}'
+    parts = [['{"int:n":[1,2,0]}', None], ['{"string:t":["a","b",0]}'], [None], [both]]
+    merged = concat_stats([columns_of(texts) for texts in parts])
+    assert encode_stats(merged) == encode_stats(
+        columns_of([text for part in parts for text in part])
+    )
+
+
+def test_names_of_forged_statistics_are_corruption():
+    cells = pa.array([{"min": 1, "max": 2, "nulls": 0}] * 2)
+    twice = encode_rows(pa.RecordBatch.from_arrays([cells, cells], ["int:n", "int:n"]))
+    no_text = encode_rows(pa.RecordBatch.from_pydict({"int:n": cells})).replace(b":n", b":\xff")
+    for forged in (twice, no_text):
+        with pytest.raises(CorruptionError):
+            decode_stats(forged, rows=2, where="x")

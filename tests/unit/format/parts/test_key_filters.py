@@ -1,6 +1,7 @@
 """Filters of whole segments: as bytes and back, within their shares, and never without a value."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -74,3 +75,21 @@ def test_parts_hold_a_bounded_size_of_filters(monkeypatch: pytest.MonkeyPatch) -
     found = segments.read_filters(part, behind, where="x")
     assert found == [*filled[:5], {}, {}, {}]
     assert part.looked == 8
+
+
+def part_of(filters: list[SegmentFilters]) -> tuple[segments.Part, list[SegmentFilters]]:
+    """Return a part with filters, and what is read of it."""
+    entries = [SegmentEntry(n, f"t/{n}", 9, 99, 9, 7) for n in range(len(filters))]
+    none = Stats(len(filters), {})
+    part, behind = segments.build_part(from_entries(entries), none, filters)
+    return part, segments.read_filters(part, behind, where="x")
+
+
+@pytest.mark.parametrize("change", [{"looked": 2}, {"columns": 3}])
+def test_filters_of_other_segments_are_refused(change: dict[str, int]) -> None:
+    part, _ = part_of(SEGMENTS)
+    _, behind = segments.build_part(part.columns, Stats(4, {}), SEGMENTS)
+    wrong = replace(part, looked=change.get("looked", part.looked))
+    wrong = replace(wrong, columns=part.columns.slice(0, change.get("columns", 4)))
+    with pytest.raises(CorruptionError, match="other segments"):
+        segments.read_filters(wrong, behind, where="x")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.schema.codec import fingerprint, normalise_schema
 from segstore_ds.format.schema.column_names import (
@@ -109,3 +109,9 @@ def _stored(fields: pa.Schema | pa.StructType, path: tuple[str, ...]):
             yield from _stored([kind.value_field], (*path, field.name))
         elif pa.types.is_struct(kind):
             yield from _stored(kind, (*path, field.name))
+
+
+@pytest.mark.parametrize("name", ["", 7, None, "\ud800"])
+def test_what_no_column_can_be_called_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="not a column name"):
+        change_columns(STORED, {}, {"a": name}, [])
