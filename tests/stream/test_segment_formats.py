@@ -226,7 +226,7 @@ def test_only_the_columns_asked_for_are_read_and_checked(monkeypatch):
     group = pq.read_metadata(pa.BufferReader(data)).row_group(2)
     chunk = group.column(1)
     place = chunk.dictionary_page_offset or chunk.data_page_offset
-    for byte in range(place, place + chunk.total_compressed_size):
+    for byte in range(place, place + chunk.total_compressed_size, 3):
         damaged = data[:byte] + bytes([data[byte] ^ 4]) + data[byte + 1 :]
         stream._log.storage.put(path, damaged)
         assert values(stream) == list(range(50))

@@ -98,11 +98,11 @@ def test_failing_producer_leaves_nothing(stream: segstore.Stream) -> None:
     """An error of the caller's iterator is raised unchanged, and nothing is left behind."""
 
     def batches() -> object:
-        yield from numbers(0, 10**6).to_batches(max_chunksize=10**5)
+        yield from numbers(0, 10**5).to_batches(max_chunksize=10**4)
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError, match="the source broke"):
-        stream.append(batches(), layout=segstore.Layout(inline_bytes=0))
+        stream.append(batches(), layout=segstore.Layout(inline_bytes=0, segment_rows=30_000))
     assert stream.verify().check().leftovers == []
     assert stream.refresh().tail == 30
 
