@@ -90,6 +90,12 @@ def test_overwrite_takes_events_of_a_new_schema_too():
     assert stream.schema == pa.schema([("other", pa.string())])
 
 
+def test_a_stream_is_made_by_one_schema():
+    assert make(like=make(schema=SCHEMA)).schema == SCHEMA
+    with pytest.raises(InvalidInputError, match="both schema and like"):
+        make(schema=SCHEMA, like=SCHEMA)
+
+
 def test_cuts_in_words_and_in_time_before_now():
     stream, _ = make_stream(3)  # an hour apart, the last one now
     assert values(stream, "earliest", "latest") == list(range(30))
