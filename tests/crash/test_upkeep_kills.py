@@ -1,4 +1,4 @@
-"""Compactions, copies, clones and drops in processes that are killed with SIGKILL."""
+"""Upkeep, compactions, redactions and copies in processes that are killed with SIGKILL."""
 
 import signal
 from pathlib import Path

@@ -1,7 +1,6 @@
 """What upkeep's processes run until they are killed: the stream before it, the work, the checks."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,7 +12,6 @@ from stream_kit import DAY, age_files, days_later, make_old, staged_job, wait
 
 import segstore_ds as segstore
 from segstore_ds.copy import events as copy_events
-from segstore_ds.errors import NotFoundError
 from segstore_ds.format import names
 from segstore_ds.redact import expire
 from segstore_ds.retention.upkeep import run_upkeep
@@ -182,18 +180,23 @@ def _copy_is_all_or_nothing(folder: Path, before: object) -> None:
 
 
 def _check_copy(folder: Path) -> Stream:
-    stream, copy = segstore.open(folder / "stream"), segstore.open(folder / "copy")
-    assert copy.read().read_all().equals(stream.read(copy.head).read_all())
+    """Check a copy, under its own offsets or, by events, from 0 on and sealed."""
+    copy = segstore.open(folder / "copy")
+    assert copy.read().read_all().equals(segstore.open(folder / "stream").read(2).read_all())
+    assert (copy.head, copy.sealed) in ((2, False), (0, True))
     copy.verify().check()
     return copy
 
 
-def _copied(folder: Path, before: object) -> None:
-    _copy(folder)
-    check_clean(_check_copy(folder))
-    assert _copy(folder)
-    check_same(folder, before)
-    _check_copy(folder)
+def _copied(run: Callable[[Path], bool]) -> Callable[[Path, object], None]:
+    def finish(folder: Path, before: object) -> None:
+        run(folder)
+        check_clean(_check_copy(folder))
+        assert run(folder)
+        check_same(folder, before)
+        _check_copy(folder)
+
+    return finish
 
 
 def _copy_events(folder: Path) -> bool:
@@ -205,28 +208,6 @@ def _copy_events(folder: Path) -> bool:
         done = stream.copy_to(folder / "copy", mode="events", copy_id="c", start=2, seal=True)
     assert (done.start, done.end) == (2, ROWS * SEGMENTS)
     return done.repeated
-
-
-def _event_copy_is_all_or_nothing(folder: Path, before: object) -> None:
-    check_same(folder, before)
-    with suppress(NotFoundError):
-        _check_event_copy(folder)
-
-
-def _check_event_copy(folder: Path) -> Stream:
-    copy = segstore.open(folder / "copy")
-    assert copy.read().read_all().equals(segstore.open(folder / "stream").read(2).read_all())
-    assert (copy.head, copy.sealed) == (0, True)
-    copy.verify().check()
-    return copy
-
-
-def _event_copied(folder: Path, before: object) -> None:
-    _copy_events(folder)
-    check_clean(_check_event_copy(folder))
-    assert _copy_events(folder)
-    check_same(folder, before)
-    _check_event_copy(folder)
 
 
 def _materialize(folder: Path) -> int:
@@ -296,7 +277,7 @@ PROGRAMS = {
     "compact": Program(_compact, _source_is_whole, _compacted),
     "redact": Program(_redact, _old_or_redacted, _redacted),
     "expire": Program(_expire, _old_or_expired, _expired, make=_make_expiring),
-    "copy": Program(_copy, _copy_is_all_or_nothing, _copied),
-    "copy-events": Program(_copy_events, _event_copy_is_all_or_nothing, _event_copied),
+    "copy": Program(_copy, _copy_is_all_or_nothing, _copied(_copy)),
+    "copy-events": Program(_copy_events, _copy_is_all_or_nothing, _copied(_copy_events)),
     "materialize": Program(_materialize, _clone_is_whole, _materialized, clone=True),
 }
