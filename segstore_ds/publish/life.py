@@ -388,7 +388,7 @@ def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
     if lag and _is_settled(context, root, note.tail):
         reason += f"the table shows version {note.version} of {root.version}; publish it again"
     elif lag:
-        reason += "the first of them is in no Parquet file yet; settle=True merges them"
+        reason += "the first of them is in no Parquet file yet; settle=True (--settle) merges them"
     left_out = codec.columns(epoch_schema(context.status, root.epoch), root.epoch.names).left_out
     metadata = f"{paths.location_of(context.storage.url)}/{codec.commit_path(table.version)}"
     return Published(

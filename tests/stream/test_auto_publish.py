@@ -81,7 +81,7 @@ def test_small_batches_are_shown_once_they_are_old_or_many(
     # A round in ten minutes settles, and no other; what a merge joins to shown events is shown.
     assert lags.count(0) == 2 or merged == "auto"
     if lags[-1]:
-        assert "Parquet file yet; settle=True merges" in stream.published[table.kind].reason
+        assert "settle=True (--settle) merges" in stream.published[table.kind].reason
     monkeypatch.setattr(rounds, "SETTLE_ROWS", 3)
     monkeypatch.setattr(rounds, "SETTLE_BYTES", 1)  # then a round takes one segment
     before = stream.published[table.kind].tail

@@ -138,7 +138,7 @@ def test_delta_table_has_the_rows_of_every_operation(stream: Stream) -> None:
     check(stream)
     assert stream.published.get("delta").lag == 10
     why = "10 events are left out, as the first of them is in no Parquet file yet"
-    assert stream.published.get("delta").reason == f"{why}; settle=True merges them"
+    assert stream.published.get("delta").reason == f"{why}; settle=True (--settle) merges them"
     stream.compact(layout=SETTLED)
     check(stream)
     assert changes_of(stream, 1) == [("add", True)]  # the events in Arrow are new in Parquet
