@@ -1,10 +1,12 @@
 """Members give back batches, reject them, or die of them: what goes to the dead letters, once."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count
 
 import pytest
+from faults import Fault, FaultStorage
 from member_kit import LEASE_S, drain, poll, record
 from stream_kit import make_stream, numbers, wait
 from virtual_time import TimedStorage
@@ -286,3 +288,30 @@ def test_dead_letters_that_fail_stop_the_member():
     rest(follow)
     assert pool.numbers() == [0, 1, 2, 3, 4]
     assert pool.record.offset == 20
+
+
+def test_no_lost_answer_costs_an_event():
+    """What a member took in a record that it never heard of is not done."""
+    records, number = [1000], 0
+    while number < len(records[:6]):
+        pool = Pool(max_rows=5, commits=1, max_deliveries=1)
+        storage = FaultStorage(pool.storage)
+        stream = open_on(storage, clock=pool.storage.time.clock)
+        dead = pool.join("a")
+        assert poll(dead) == [0, 1, 2, 3, 4]
+        wait(pool.storage, LEASE_S + 1)
+        follow, done = stream.follow("billing", member="b", **pool.how), []
+        wait(pool.storage, LEASE_S + 1)
+        before = len(storage.calls)
+        storage.fault = Fault(before + records[number], when="after", calls=12)
+        for _ in range(6):
+            with suppress(SegstoreError):
+                done += poll(follow) or []
+            wait(pool.storage, 11)
+        if not number:  # nothing failed
+            calls = storage.calls[before:]
+            records += [at for at, call in enumerate(calls, 1) if call.startswith("create readers")]
+        assert sorted(done + pool.numbers()) == list(range(10)), records[number]
+        assert pool.record.offset == 10
+        number += 1
+    assert number == 6
