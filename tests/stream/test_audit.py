@@ -91,6 +91,17 @@ def test_retention_is_told_from_a_truncation(stream):
     assert found[1][1] == 2
 
 
+def test_too_many_names_are_counted(stream):
+    names = {f"name-{n:03}-{'x' * 40}": None for n in range(30)}
+    for name in names:
+        stream.tags.set(name, 0)
+    stream.truncate(0)
+    root = stream._log.root
+    stream._context.commit(lambda root, _: root.changed(tags={}, operation="untag"))
+    assert len(root.tags) == 30
+    assert told(stream, "operation", "changed")[-1] == ("untag", '{"tags":30}')
+
+
 @pytest.fixture
 def tiny(monkeypatch):
     """Let a few commits spill the history."""

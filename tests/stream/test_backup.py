@@ -25,6 +25,7 @@ from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.rescue import verify as verify_on
 from segstore_ds.stream.stream import Stream
 
@@ -163,6 +164,18 @@ def test_another_folder_is_refused() -> None:
         with pytest.raises(InvalidInputError, match="earlier state of this stream"):
             _back_up(stream, target)
         assert _content(target) == before
+
+
+def test_backup_of_a_repaired_stream() -> None:
+    """A version that the repair left behind can't be read, and is not asked for."""
+    stream, storage = _busy(4)
+    newest = f"log/{stream.version:020}"
+    storage.put(newest, storage.get(newest)[:-9])
+    repair_on(storage, allow_loss=True, clock=stream._log.clock)
+    target = _place(storage)
+    _back_up(open_on(storage, clock=stream._log.clock), target)
+    assert _content(target) == {p: d for p, d in _content(storage).items() if p != newest}
+    verify_on(target, clock=stream._log.clock).check()
 
 
 def test_damaged_object_is_not_backed_up() -> None:

@@ -1,18 +1,20 @@
 """Segments that are merged or split within themselves: one stays one, with fewer or more frames."""
 
-import threading
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
 from faults import FaultStorage
 from stream_kit import fresh_url
-from wrapped_storage import WrappedStorage
 
 from segstore_ds.compact import plan as compact_plan
-from segstore_ds.compact.rewrite import TINY_THREADS
+from segstore_ds.compact.plan import count_frames, plan_groups
+from segstore_ds.compact.rewrite import frames_of, plan_job
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.segments import frame_stats, open_segment
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -186,6 +188,21 @@ class TestSplit:
         assert stream.read().read_all() == rows
 
 
+def test_entry_without_counts_opens_the_footer(storage):
+    """It was written before entries had them."""
+    stream = fill(storage)
+    (entry,) = stream._log.root.entries
+    older = replace(entry, frames=0, frame_raws=0)
+    job = plan_job(stream._context, stream._log.root, Layout())
+    storage.calls.clear()
+    assert count_frames(entry, partial(frames_of, job)) == (20, entry.frame_raws)
+    assert storage.calls == []
+    assert count_frames(older, partial(frames_of, job)) == (20, entry.frame_raws)
+    assert len(storage.calls) == 1
+    assert not plan_groups([PlacedSegment(0, older)], CompactRules())
+    assert plan_groups([PlacedSegment(0, entry)], CompactRules())
+
+
 def test_counts_are_kept_in_parts_and_commit_files(storage, monkeypatch):
     """They pass through spills and merges of parts, and a new handle reads them."""
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 3)
@@ -201,33 +218,3 @@ def test_minor_leaves_a_segment_alone(storage):
     """Work after a commit is bounded by what was added."""
     stream = fill(storage)
     assert stream.compact(minor=(4, 3)).commits == 0
-
-
-class _Meeting(WrappedStorage):
-    """A storage whose reads of segments wait until as many are under way as a merge begins."""
-
-    def __init__(self, inner: Storage) -> None:
-        super().__init__(inner)
-        self._met = threading.Barrier(TINY_THREADS)
-
-    def around(self, verb: str, path: str, work: Any) -> Any:
-        if verb == "get" and path.startswith("segments/"):
-            self._met.wait(timeout=60)
-        return work()
-
-
-def test_tiny_segments_are_fetched_at_once_and_joined(storage):
-    """In offset order, whichever comes first."""
-    stream = create_on(storage, SCHEMA, upkeep=None)
-    count = 3 * TINY_THREADS
-    for place in range(count):
-        stream.append(events(place * 100, place * 100 + 100), layout=Layout(inline_bytes=0))
-    layout = Layout(frame_rows=1000, segment_format="arrow")
-    done = open_on(_Meeting(storage)).compact(layout=layout)
-    assert (done.segments_before, done.segments_after) == (count, 1)
-    assert stream.read().read_all() == events(0, count * 100)
-    (entry,) = (
-        placed.entry for placed in stream._context.status.segments(stream._log.root, 0, stream.tail)
-    )
-    frames = open_segment(stream._log.storage, entry).frames
-    assert [frame.rows for frame in frames] == [1000, 1000, 400]

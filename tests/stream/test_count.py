@@ -4,7 +4,6 @@ import pytest
 from stream_kit import make_stream, numbers
 
 from segstore_ds.errors import FormatError, PositionError, TruncatedError
-from segstore_ds.read import segments
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
@@ -42,18 +41,6 @@ def test_count_without_filters_reads_no_segment(stream):
     assert (again.scan().count(), again.scan(5).count(), again.scan(5, 50).count()) == (60, 55, 45)
     assert again._log.storage.stats.total <= 9  # three requests look for newer commits
     assert set(again._log.storage.stats.requests) <= {"get", "info"}
-
-
-def test_count_with_filters_skips_by_statistics(stream, monkeypatch):
-    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
-    stream._log.storage.stats.reset()
-    assert stream.scan(filters=[["n", ">=", 57]], read_cache_bytes=0).count() == 3
-    assert (
-        stream._log.storage.stats.requests["get_range"] == 2
-    )  # the footer of one segment, one frame
-    stream._log.storage.stats.reset()
-    assert stream.scan(filters=[["n", ">", 59]], read_cache_bytes=0).count() == 0
-    assert "get_range" not in stream._log.storage.stats.requests
 
 
 def test_damage_is_never_counted_as_nothing(stream):

@@ -16,11 +16,10 @@ from segstore_ds.format.reader_record import (
     Delivery,
     Lease,
     ReaderRecord,
-    Span,
     decode_record,
     encode_record,
 )
-from segstore_ds.retention.leases import Progress, add_done, advanced, free_range, returned
+from segstore_ds.retention.leases import Progress, advanced, free_range, returned
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -225,15 +224,6 @@ def test_a_full_record_names_no_more():
     record = replace(record, members={})
     assert free_range(record, 10_000, frozenset(named)).start == 4 * len(named)
     assert decode_record(encode_record(record), "test") == record
-
-
-def test_done_deliveries_leave_the_record():
-    record = ReaderRecord("s", 0, 0, "", 60, deliveries=[Delivery(2, 8, 1, "a")])
-    assert add_done(record, Span(4, 6)).deliveries == [
-        Delivery(2, 4, 1, "a"),
-        Delivery(6, 8, 1, "a"),
-    ]
-    assert add_done(record, Span(0, 9)).deliveries == []
 
 
 def test_reset_and_release_forget_deliveries():

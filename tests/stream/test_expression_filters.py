@@ -72,11 +72,6 @@ def test_a_follower_of_matches_gets_their_offsets(stream):
     assert next(follow).column("at").to_pylist() == [89]
 
 
-def test_an_expression_names_columns_of_the_stream(stream):
-    with pytest.raises(InvalidInputError, match="does not fit the stream"):
-        stream.read(filters=pc.field("nn") == 1)
-
-
 EITHER = (
     [[["n", "==", 3]], [["word", "==", "w61"]]],
     (pc.field("n") == 3) | (pc.field("word") == "w61"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from follower_kit import Pair, Root, content, found
+from follower_kit import Root, content, found
 from stream_kit import STAGED, fresh_url, numbers
 
 from segstore_ds.errors import (
@@ -19,7 +19,6 @@ from segstore_ds.log.commit import Change
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.rescue import repair as repair_on
-from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("tight")
@@ -246,35 +245,6 @@ def test_materialized_clone_can_have_followers(pair):
     clone.materialize()
     clone.followers.add(other)
     assert content(other) == content(folder)
-
-
-def _shipped(pair: Pair, commits: int, root: str) -> list[str]:
-    """Return what was asked of a root while commits were made."""
-    asked: list[str] = []
-
-    def note(url: str, verb: str, name: str) -> None:
-        if url == root:
-            asked.append(f"{verb} {name}")
-
-    pair.world.watch = note
-    for n in range(commits):
-        pair.stream.append(numbers(n, n + 1))
-    pair.world.watch = lambda *_: None
-    return asked
-
-
-def test_a_shipped_commit_lists_no_status(pair, monkeypatch):
-    """However many status objects there are: a root says which of them are new."""
-    monkeypatch.undo()  # the limits of every day: ten commits in a row put no part
-    monkeypatch.setattr(append, "FRAME_MOST_BYTES", 0)
-    pair.stream.followers.add(pair.follower)
-    assert _shipped(pair, 1, pair.primary) != []
-    calls = _shipped(pair, 10, pair.primary)
-    assert [call for call in calls if call.startswith("list")] == []
-    looked = ["get log", "info log", "get_range segments", "create log", "info log"]
-    calls = [call.partition("/")[0] for call in _shipped(pair, 10, pair.follower)]
-    assert sorted(call for call in calls if call in looked) == sorted(looked * 10)
-    assert content(pair.follower) == content(pair.primary)
 
 
 def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypatch):

@@ -1,5 +1,6 @@
 """Key columns: reads that look a key up open only what may hold it, and lose nothing."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -136,6 +137,17 @@ def test_inline_events_are_found_and_get_filters_as_objects(tmp_path: Any) -> No
     stream.compact()
     assert [set(frame.filters) for frame in frames_of(stream)] == [{"user"}]
     assert looked_up(stream, ["user", "==", "u1"])[0] == [1]
+
+
+def test_events_that_leave_the_commit_file_get_filters(tmp_path: Any) -> None:
+    stream = segstore.create(tmp_path / "s", SCHEMA, key_columns=["user"], upkeep=None)
+    chance = random.Random(1)
+    for n in range(24):
+        users = [chance.randbytes(24).hex() for _ in range(30)]
+        stream.append(pa.table([users, [n] * 30, [n / 7] * 30], schema=SCHEMA))
+    outlined = [frame for frame in frames_of_inline(stream) if frame.filters]
+    assert outlined
+    assert stream.verify().ok
 
 
 def frames_of_inline(stream: Stream) -> list[FrameEntry]:

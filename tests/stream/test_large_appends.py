@@ -5,7 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -18,7 +17,6 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write import inputs
-from segstore_ds.write.inputs import as_input
 
 ROWS, PARTS = 40_000, 3
 LAYOUT = segstore.Layout(inline_bytes=0, frame_rows=3000)
@@ -57,17 +55,6 @@ def test_large_append_is_one_commit_of_several_segments_in_order(
     assert stream.read().read_all().equals(table.cast(TABLE.schema))
     assert stream.append(given, layout=LAYOUT, writer_id="w", batch_id=1).repeated
     assert stream.verify().ok
-
-
-def test_parts_hold_all_rows_and_small_or_streamed_input_has_one() -> None:
-    """What is in memory is cut into even parts; a reader's batches come one by one."""
-    parts = as_input(TABLE).parts(PARTS)
-    assert [sum(batch.num_rows for batch in part) for part in parts] == [13333, 13333, 13334]
-    reader = TABLE.to_reader()
-    queries = duckdb.from_arrow(TABLE), pl.DataFrame(TABLE).slice(0, ROWS // 2)
-    for given in (TABLE.slice(0, ROWS // 2), reader, iter(TABLE.to_batches()), *queries):
-        assert len(as_input(given).parts(PARTS)) == 1
-    assert len(as_input(TABLE).parts(1)) == 1
 
 
 @pytest.mark.parametrize("bad", [0, PARTS - 1])

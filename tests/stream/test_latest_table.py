@@ -220,6 +220,17 @@ def test_a_table_is_removed_with_what_it_holds(made: tuple[Stream, Timed]) -> No
     assert numbers(stream) == [1, 2, 3, 4, 5]
 
 
+def test_upkeep_deletes_what_rounds_replaced(made: tuple[Stream, Timed]) -> None:
+    """A day after; readers of an older state need it as long."""
+    stream, storage = made
+    publish(stream, auto=True)
+    for n in range(24):
+        wait(storage, 4 * HOUR)
+        stream.append(rows(("bob", n, None)))
+    held = [*beside(stream)._log.storage.list("segments")]
+    assert 6 <= len(held) < 12
+
+
 def test_forgotten_values_leave_newest_events(made: tuple[Stream, Timed]) -> None:
     """At once for readers of the newest state, every byte after the grace."""
     stream, storage = made
