@@ -56,25 +56,38 @@ def main() -> None:
         for make in installation.peers:
             peer, seconds = make(folder), given["seconds"]
             peer.prepare(spark, "tuned")
-            began, table = time.time() + 1, f"paced_{rate}_{make.name}"
+            began, table = time.time(), f"paced_{rate}_{make.name}"
             source = spark.readStream.format("paced").options(rate=rate, began=began)
             query = peer.stream(source.load(), table).start()
-            time.sleep(1 + seconds * WARM_UP)
-            spent = cpu_seconds()
+            _await_batch(query, 0)
+            time.sleep(seconds * WARM_UP)
+            first, spent = time.time(), cpu_seconds()
             time.sleep(seconds)
             spent = (cpu_seconds() - spent) / seconds
+            _await_batch(query, int((first - began) * rate))
             query.stop()
             if (error := query.exception()) is not None:
                 raise RuntimeError("the query failed") from error
-            found = _waits(_batches(query, peer, table), rate, began, seconds)
+            found = _waits(_batches(query, peer, table), rate, began, first)
             say(peer=peer.name, rate=rate, found={**found, "CPU s a second": round(spent, 3)})
     spark.stop()
+
+
+def _await_batch(query: StreamingQuery, event: int) -> None:
+    """Wait until a batch with an event has ended, however busy the machine is."""
+    while query.isActive and not any(_end_of(p) > event for p in query.recentProgress):
+        time.sleep(0.05)
+
+
+def _end_of(progress: Any) -> int:
+    end = json.loads(progress["sources"][0]["endOffset"] or "{}")
+    return int(end.get("n", 0)) if progress["numInputRows"] else 0
 
 
 def _batches(query: StreamingQuery, peer: Peer, table: str) -> Iterator[Batch]:
     start, commits = 0, _commit_times(peer, table)
     for number, progress in enumerate(p for p in query.recentProgress if p["numInputRows"]):
-        end = json.loads(progress["sources"][0]["endOffset"])["n"]
+        end = _end_of(progress)
         begun = datetime.fromisoformat(progress["timestamp"]).timestamp()
         durations = progress["durationMs"]
         done = begun + sum(durations.get(phase, 0) for phase in BEFORE_COMMIT) / 1e3
@@ -91,20 +104,22 @@ def _commit_times(peer: Peer, table: str) -> dict[int, float]:
     return {int(match[1]) - first: path.stat().st_mtime for match, path in found if match}
 
 
-def _waits(batches: Iterator[Batch], rate: float, began: float, seconds: float) -> dict[str, Any]:
-    """Return the quantiles of seconds from produced to readable, and medians over time."""
-    first = int(rate * seconds * WARM_UP)
+def _waits(
+    batches: Iterator[Batch], rate: float, began: float, measured_from: float
+) -> dict[str, Any]:
+    """Return the quantiles of seconds from produced to readable, and the ages in each batch."""
+    first = int((measured_from - began) * rate)
     waits, moments = list[np.ndarray[Any, Any]](), list[tuple[float, float, float]]()
     for batch in batches:
         if batch.end <= first:
             continue
         produced = began + (np.arange(max(batch.start, first), batch.end) + 1) / rate
         waits.append(batch.readable - produced)
-        newest, oldest = float(waits[-1][-1]), float(waits[-1][0])
-        moments.append((round(batch.readable - began, 3), round(newest, 3), round(oldest, 3)))
+        at, newest, oldest = batch.readable - measured_from, waits[-1][-1], waits[-1][0]
+        moments.append((round(at, 3), round(float(newest), 3), round(float(oldest), 3)))
     every = np.concatenate(waits)
     found = {f"{name} s": round(float(np.quantile(every, q)), 3) for name, q in QUANTILES.items()}
-    return {**found, "batches a second": round(len(waits) / seconds, 2), "moments": moments}
+    return {**found, "batches a second": round(len(waits) / moments[-1][0], 2), "moments": moments}
 
 
 if __name__ == "__main__":

@@ -1,12 +1,9 @@
 """How old the newest event is that a reader can see: by Spark's queries, and from Python."""
 
-import json
 import multiprocessing as mp
-import os
-import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from benchmarks.relay import S3_STANDARD, relay
 from benchmarks.report import Found, Ratio
 from benchmarks.spark_peers import DELTA_JAR, ICEBERG_JAR, INSTALLATIONS
 from benchmarks.workload import Settings, cpu_seconds, distribution, rounded, workload
-from benchmarks.workloads.spark_rivals import python_with
+from benchmarks.workloads.spark_rivals import run_session
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import open as open_on
 
@@ -50,7 +47,9 @@ def produced_to_readable(settings: Settings) -> Found:
     rows, raw, setup = [], {}, {"jars": f"{DELTA_JAR}, {ICEBERG_JAR}"}
     for session in sessions:
         with settings.scratch() as scratch:
-            for line in _session(session, settings, scratch):
+            given = {"installation": session, "folder": str(scratch), "seconds": settings.rows}
+            given["rates"] = RATES[:1] if settings.tiny else RATES
+            for line in run_session("paced_works", given, settings, session):
                 if "setup" in line:
                     setup[f"session {session}"] = str(line["setup"])
                 if "found" in line:
@@ -59,23 +58,6 @@ def produced_to_readable(settings: Settings) -> Found:
                     rows.append({**key, **line["found"]})
     rows.sort(key=lambda row: row["events/s"])
     return Found(rows, [*_beside_parquet(rows)], setup, raw)
-
-
-def _session(session: str, settings: Settings, scratch: Path) -> Iterator[Mapping[str, Any]]:
-    python = str(python_with(settings.folder, INSTALLATIONS[session].pyspark))
-    rates = RATES[:1] if settings.tiny else RATES
-    given = {"installation": session, "folder": str(scratch), "rates": rates}
-    command = [
-        python,
-        "-m",
-        "benchmarks.paced_works",
-        json.dumps(given | {"seconds": settings.rows}),
-    ]
-    environment = {**os.environ, "PYSPARK_PYTHON": python}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"the session {session} failed:\n{done.stderr[-5000:]}")
-    yield from (json.loads(text) for text in done.stdout.splitlines() if text.startswith("{"))
 
 
 def _beside_parquet(rows: list[dict[str, Any]]) -> Iterator[Ratio]:

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import venv
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,6 @@ def _run_session(  # noqa: PLR0917 - one call for each session
     broker: str = "",
 ) -> None:
     """Run a session, and add its samples and what it says of itself."""
-    python = python_with(settings.folder, INSTALLATIONS[session].pyspark)
     given = {
         "installation": session,
         "mode": mode,
@@ -142,18 +142,33 @@ def _run_session(  # noqa: PLR0917 - one call for each session
         "broker": broker,
         "warm_up": not settings.tiny,
     }
-    command = [str(python), "-m", "benchmarks.spark_works", json.dumps(given)]
-    environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"the session {session}, {mode}, failed:\n{done.stderr[-5000:]}")
     samples, setup = into
-    for text in done.stdout.splitlines():
-        line = json.loads(text) if text.startswith("{") else {}
+    for line in run_session("spark_works", given, settings, f"{session}-{mode}"):
         if "setup" in line:
             setup[f"session {session}, {mode}"] = str(line["setup"])
         for what, value in line.get("found", {}).items():
             samples[session, line["peer"], mode, what].append(value)
+
+
+def run_session(
+    module: str, given: Mapping[str, Any], settings: Settings, name: str
+) -> list[dict[str, Any]]:
+    """Run a module of the benchmarks in a session's own Spark, and return the lines that it says.
+
+    They are kept at once, in the folder of the data sets: what the sessions after it meet, or the
+    end of a long run, takes none of them.
+    """
+    python = str(python_with(settings.folder, INSTALLATIONS[given["installation"]].pyspark))
+    command = [python, "-m", f"benchmarks.{module}", json.dumps(given)]
+    environment = {**os.environ, "PYSPARK_PYTHON": python}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    lines = [text for text in done.stdout.splitlines() if text.startswith("{")]
+    kept = settings.folder / "sessions" / f"{module}-{name}.jsonl"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("\n".join([*lines, ""]))
+    if done.returncode:
+        raise RuntimeError(f"the session {name} failed:\n{done.stderr[-5000:]}")
+    return [json.loads(text) for text in lines]
 
 
 def _raw(samples: Samples) -> dict[str, list[float]]:
