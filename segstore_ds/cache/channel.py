@@ -130,7 +130,7 @@ class Copies:
                 except _COPY_ERRORS as error:
                     self._channels.remove(channel)
                     channel.abort()
-                    _LOG.warning("%s did not get all of an object: %s", channel.url, error)
+                    _LOG.warning("the copy of an object in %s failed: %s", channel.url, error)
 
     def _begin(
         self, work: Callable[[CopyChannel], None], channel: CopyChannel
@@ -231,7 +231,7 @@ class Scattered:
             same = (other.offset, other.length) == (record.offset, record.length)
             if not same and other.offset < record.end and record.offset < other.end:
                 raise InvalidInputError(
-                    "record lies over another one of a different range", offset=record.offset
+                    "record overlaps another one of a different range", offset=record.offset
                 )
         return buffer
 

@@ -357,7 +357,7 @@ class WriteCacheService:
                 # Waiting would not help: no write is under way, and the buffers can be written
                 # only after more records, or freed when another service ends.
                 raise InvalidInputError(
-                    "the buffers are full of parts that are not whole",
+                    "the buffers are full of incomplete parts",
                     remedy="write records nearer each other, or take a larger pool",
                     part_bytes=self._pool.buffer_bytes,
                 )

@@ -64,7 +64,7 @@ class RowsCopy:
             appender.check_visible(tasks)
             segments = appender.stage_inline(tasks, token=job.token)
             if sum(segment.rows for segment in segments) != sum(task.rows for task in tasks):
-                raise InternalError("tasks received other rows than they staged")
+                raise InternalError("tasks staged another number of rows than they received")
         except SegstoreError:
             delete_staged(job.storage, segments)
             raise

@@ -163,7 +163,7 @@ class EventsCopy:
             check_position(root, Position(self.plan.source, self.plan.generation, start))
         if start < root.head:
             raise TruncatedError(
-                "events that are not copied yet are gone",
+                "events were dropped before they were copied",
                 remedy="copy the events that are left, under another id",
                 lost=f"[{start}, {min(root.head, self.bounds[1])})",
                 head=root.head,
@@ -278,7 +278,10 @@ def _check_rows(segments: Sequence[SegmentEntry], expected: int, url: str) -> No
     rows = sum(segment.rows for segment in segments)
     if rows != expected:
         raise CorruptionError(
-            "the source holds other events than it lists", url=url, copied=rows, expected=expected
+            "the source has another number of events than it lists",
+            url=url,
+            copied=rows,
+            expected=expected,
         )
 
 

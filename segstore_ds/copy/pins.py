@@ -192,7 +192,7 @@ def _change_at(
             failure = error
             break
         there = StreamContext.of(log, client=context.client)
-    _LOG.warning("pin %r of %s is left: %s", origin.pin, origin.url, failure)
+    _LOG.warning("pin %r of %s could not be changed: %s", origin.pin, origin.url, failure)
 
 
 def _origins(context: StreamContext, root: Root) -> list[tuple[Origin, StreamContext]]:

@@ -130,7 +130,7 @@ def read_pieces(
         for segment in piece.segments:
             names.check_segment_path(segment.path, where=where)
             if not segment.path.startswith(folder):
-                raise CorruptionError("piece names another's segment", where=where)
+                raise CorruptionError("piece names a segment outside its copy", where=where)
             if sizes.get(names.segment_object(segment.path)) != segment.bytes:
                 # A drop may have deleted it before the piece was recorded.
                 target.delete(path)
@@ -138,7 +138,7 @@ def read_pieces(
                     "a staged segment is gone", remedy="copy again", where=where, path=segment.path
                 )
         if (piece.start, piece.end) != (start, end):
-            raise CorruptionError("piece is of another range", where=where)
+            raise CorruptionError("piece has another range than its name says", where=where)
         yield piece
 
 

@@ -270,7 +270,7 @@ class _Copy:
                 self._fetch_elsewhere(other, range_, out)
             if not self._wrong_parts():
                 where = self._copied.where
-                _LOG.warning("%s is damaged here; the copy took it from %s", where, other.url)
+                _LOG.warning("%s is damaged; parts of its copy are from %s", where, other.url)
 
     def _fetch_elsewhere(self, other: Storage, range_: Range, out: WriteCacheService) -> None:
         try:
@@ -321,7 +321,7 @@ class _Copy:
             except StorageError:
                 if source is own:
                     raise
-        raise failed or InternalError("a segment was opened nowhere", where=self._copied.where)
+        raise failed or InternalError("no source of an object to copy", where=self._copied.where)
 
     def _fetch_end(self, source: Storage) -> tuple[int, memoryview]:
         """Fetch the footer, which has the checksums; a small object is fetched whole."""

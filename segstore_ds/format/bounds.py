@@ -24,7 +24,7 @@ from segstore_ds.format.schema.codec import kind_of
 
 BOUND_LENGTH = 32  # most characters of a string, bytes of a binary
 EXACT_FLOAT = 1 << 53  # a double holds every whole number up to it
-_FEW = 64  # up to so many values Python finds bounds faster than Arrow
+_FEW = 64  # up to this many values Python finds bounds faster than Arrow
 _MAX_CHAR = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
 

@@ -147,7 +147,7 @@ class ReaderRecord:
         for each in self.deliveries:
             if bool(each.buckets) != bool(buckets) or not {*each.buckets} <= {*buckets}:
                 raise CorruptionError(
-                    "delivery is of other buckets than the reader's",
+                    "buckets of a delivery do not match those of the reader",
                     where=where,
                     buckets=each.buckets,
                 )

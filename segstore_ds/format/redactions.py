@@ -30,7 +30,7 @@ MOST_RULES = 8  # most rules by which values expire; each has a record besides t
 MOST_REASON = 200  # characters
 EXPIRY_PROPERTY = "expiry"  # On disk: the property that holds the rules. Never change.
 DAY_US, MINUTE_US = 86_400_000_000, 60_000_000
-SHARE = 32  # a value may outlive its age by one part in so many; more rewrites segments more often
+SHARE = 32  # a value may outlive its age by 1/32; less would rewrite segments more often
 
 
 @dataclass(frozen=True, slots=True)

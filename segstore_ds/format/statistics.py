@@ -381,7 +381,8 @@ def decode_stats(body: bytes, *, rows: int, where: str) -> Stats:
         if kind is not None:
             stored = pa.struct([("min", kind.stored), ("max", kind.stored), ("nulls", pa.int64())])
             if not column.type.equals(stored) or len(column) != rows:
-                raise CorruptionError("statistics are of other segments", where=where, column=label)
+                fact = "statistics do not match the segments of their part"
+                raise CorruptionError(fact, where=where, column=label)
             columns[label] = _checked(label, Column(*column.flatten()), where)
     return Stats(rows, columns)
 

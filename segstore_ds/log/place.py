@@ -23,7 +23,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.storage import Storage, find_inner
 
-_LOOKED_AT = 999  # names; with the folder's own, every store lists so many in one request
+_LOOKED_AT = 999  # names; with the folder's own, every store lists this many in one request
 _TOLD = 5  # most names in an error
 _ASKED = 20  # most folders to look into, one request each
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)

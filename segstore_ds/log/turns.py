@@ -31,16 +31,16 @@ from segstore_ds.log.metadata_log import MetadataLog
 RUN = 2  # commits of one turn
 WRITER_DIGITS, TRANSACTION_DIGITS = 8, 32
 REMEMBERED = 64  # commits whose writers are kept
-IDLE_TURNS = 2  # a writer that has missed so many turns is not waited for
+IDLE_TURNS = 2  # a writer that has missed this many turns is not waited for
 DENSE = 4.0  # round trips per commit; with more, writers rarely collide
-# Polling begins and ends at these parts of the expected wait; the end is so many round trips later.
+# Polling begins at the first and ends at the second part of the expected wait, plus round trips.
 EARLY, LATE, PATIENCE = 0.6, 1.5, 3.0
-NEAR = 2  # a writer follows each of so many commits before its turn
+NEAR = 2  # a writer follows this many commits before its turn one by one
 SLOT = 2.0  # most round trips that one commit of a turn takes
 SECOND = 1.3  # round trips until a writer's second commit follows its first
 # Races that a newcomer has lost; commits after which it is forgotten; round trips to let it pass.
 HARD, CALM, PASS = 2, 16, 1.5
-MANY, EVERY = 8, 16  # from so many writers on, one of so many commits lets newcomers pass
+MANY, EVERY = 8, 16  # from `MANY` writers on, one of `EVERY` commits lets newcomers pass
 LONE_RUN, LONE_RUN_MOST, LONE_GAP = 8, 512, 4.0  # commits in a row; the pause in round trips
 LEAST_S, MOST_S = 0.004, 0.25  # bounds of the estimated round trip
 FAST_S = 0.012  # the storage is fast if a put and a get take less

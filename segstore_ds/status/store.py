@@ -40,7 +40,7 @@ from segstore_ds.storage.base import at_once
 _LOG = logging.getLogger(__name__)
 _CACHED_OBJECTS = 64
 _CACHED_ROWS = 1 << 18  # of all cached objects together; the newest is kept whatever its size
-_ROW_BYTES = 256  # so many bytes behind an envelope count as a row
+_ROW_BYTES = 256  # this many bytes behind an envelope count as a row
 
 
 R = TypeVar("R")

@@ -27,7 +27,7 @@ class Profile:
     is_far: bool  # requests take milliseconds, so reads prefetch and optional requests are avoided
     read_threads: int  # how many frames a read decodes at a time; twice as many are in memory
     fetch_factor: int  # size of fetches, as a multiple of that on a local disk
-    part_bytes: int  # a `StagedWriter.write` should have at least so many
+    part_bytes: int  # a `StagedWriter.write` should have at least this many
     trust_s: float  # how long a commit relies on its base; 0: check it before each put
     hint_every_s: float  # how often a handle writes the hint of its log; 0: after each commit
 
@@ -186,7 +186,7 @@ class Mirrors(Protocol):
         """The locations of the mirrors."""
 
     def leaving(self, url: str) -> str:
-        """Return the text of the call with which a user removes a mirror."""
+        """Return the call with which a user removes one of them, for errors."""
 
     def open(self, storage: "Storage", path: str) -> Sequence[Any]:
         """Return the channels for copies of an object that is staged in the storage."""

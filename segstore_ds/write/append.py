@@ -112,12 +112,13 @@ def check_staged_rows(plan: AppendPlan) -> None:
         return
     if (key := plan.job.request.writer) is not None and not staged:
         raise WriterConflictError(
-            "the writer was set back while its batch was repeated",
-            remedy="another process did: stop one of the two, then write the batch again",
+            "the writer was set back by another process while its batch was repeated",
+            remedy="stop one of the two processes, then write the batch again",
             writer_id=key.writer_id,
             batch_id=key.batch_id,
         )
-    raise InternalError("tasks received other rows than they staged", rows=rows, staged=staged)
+    fact = "tasks staged another number of rows than they received"
+    raise InternalError(fact, rows=rows, staged=staged)
 
 
 def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from segstore_ds.format.rows import halve_until, slice_evenly
 from segstore_ds.write.layout import FEW_BYTES, FRAME_BYTES, size_of
 
-HELD_TIMES = 2  # a gathered slice may keep so many times its size in memory, or `FEW_BYTES`
+HELD_TIMES = 2  # a gathered slice may keep this many times its size in memory, or `FEW_BYTES`
 
 
 class FrameRows:

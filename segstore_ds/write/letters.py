@@ -154,4 +154,5 @@ def send_refused(
             target.storage.url,
         )
         return
-    raise ConflictError("others sent dead letters all the time", dead_letters=target.storage.url)
+    fact = "other writers sent dead letters first on every attempt"
+    raise ConflictError(fact, dead_letters=target.storage.url)

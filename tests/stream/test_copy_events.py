@@ -319,7 +319,7 @@ def test_damaged_notes_are_damage() -> None:
         target.put(info.path, good)
     foreign = StagedPiece(0, 10, "0" * 12, (_segment("copy-d/0-0123456789ab-0.arrow"),))
     twisted = StagedPiece(0, 20, "0" * 12, (_segment("copy-c/0-0123456789ab-0.arrow"),))
-    for piece, error in ((foreign, "another's"), (twisted, "gone")):
+    for piece, error in ((foreign, "outside its copy"), (twisted, "gone")):
         put_piece(target, "c", piece)
         with pytest.raises(FormatError, match=error):
             [*read_pieces(target, "c", "0" * 12, (piece.start, piece.end))]

@@ -29,7 +29,7 @@ MAX_ROWS = (1 << 31) - 1
 
 Compression = Literal["zstd", "lz4", "none"]
 
-KEPT_BYTES = 32 << 10  # a frame with at most so many bytes before compression keeps its rows
+KEPT_BYTES = 32 << 10  # a frame with at most this many bytes before compression keeps its rows
 _SMALL_BYTES = 64 << 10
 _THREADED_BYTES = 256 << 10  # with fewer bytes, threads cost more than they save
 _CONTINUATION = 0xFFFFFFFF  # On disk, by Arrow: starts every message of a stream.

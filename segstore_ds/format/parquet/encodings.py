@@ -25,14 +25,14 @@ from segstore_ds.format.schema.codec import children_of
 # assume that each byte is written once and read three times, each time at 100 MB/s.
 READS = 3
 BYTE_NS = (1 + READS) * 10.0
-_ARCHIVE_LEVEL, _ARCHIVED = 9, 4  # from this level on, bytes count so many times as much
+_ARCHIVE_LEVEL, _ARCHIVED = 9, 4  # from this level on, bytes count this many times as much
 _CODEC_NS = 1.6 + READS * 1.1  # per byte before compression, so a codec has to save 12 %
 _VALUE_NS = {"PLAIN": 0.0, "DICTIONARY": 3.0 + READS, "DELTA_BINARY_PACKED": 1.0 * READS}
 _WORD_NS, _WORD_BYTE_NS = 70.0, 2.2  # per distinct value, and per byte of it
 _ALIKE = 0.2  # columns are alike if their compression ratios differ by at most about this share
 _STEADY = 1.2  # a column changes its way only if the cheapest one is cheaper by this factor
 
-_PLACES = 16  # a sample has equally many rows from each of so many places of a batch
+_PLACES = 16  # a sample has equally many rows from each of this many places of a batch
 _LEAST_ROWS, _MOST_ROWS = 256, 2048
 _COLUMN_BYTES = 32 << 10  # bytes per column of a sample: it has fewer rows if they are wide
 _CODEC_BYTES = 8 << 10  # most bytes of a sample's column that are compressed
@@ -44,7 +44,7 @@ Way = tuple[str, bool]  # an encoding, and whether it is compressed
 _Codec = Callable[[Any], Sized]
 Numbers = np.ndarray[Any, Any]
 _Size = tuple[float, float]  # bytes per value, and their compressed share
-MANY_VALUES = 4096  # from so many values on, decoding as a dictionary is faster
+MANY_VALUES = 4096  # from this many values on, decoding as a dictionary is faster
 _DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
 
@@ -189,7 +189,7 @@ def _weigh(
 
 
 def _measure_steps(numbers: Numbers, total: float, codec: _Codec) -> _Size:
-    alike = 8 * numbers.itemsize  # blocks of so many steps have one bit width; the last is padded
+    alike = 8 * numbers.itemsize  # blocks of this many steps have one bit width; the last is padded
     each = len(numbers) // _PLACES if len(numbers) >= _LEAST_ROWS else len(numbers)
     block = min(alike, each)  # within one place of the sample, as steps between places are large
     places = numbers[: len(numbers) // each * each].reshape(-1, each)

@@ -59,8 +59,8 @@ _DICTIONARY_BYTES = 16 << 20
 _ZEROS = bytes(1 << 16)
 _LONGEST_BOUND = 4096  # Parquet's writer keeps no bounds of texts with more bytes
 _MOST_WRITERS = 32  # per segment: each one skips over all bytes written before
-_LOOK_ROWS = 1 << 16  # `suits` is asked after as many rows as before, at most so many
-CHOICE_ROWS = 1 << 20  # after so many rows the encodings are chosen again
+_LOOK_ROWS = 1 << 16  # `suits` is asked after as many rows as before, at most this many
+CHOICE_ROWS = 1 << 20  # after this many rows the encodings are chosen again
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
 

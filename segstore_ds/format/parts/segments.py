@@ -102,7 +102,7 @@ def read_filters(part: Part, data: bytes, *, where: str) -> list[SegmentFilters]
     filters = parse_filters(batch, _FILTERS, where=where)
     looked = sum(each is not None for each in filters)
     if len(filters) != len(part.columns) or looked != part.looked:
-        raise CorruptionError("filters are of other segments", where=where)
+        raise CorruptionError("filters do not match the segments of their part", where=where)
     return filters
 
 
@@ -131,9 +131,9 @@ def decode_part(body: bytes, *, where: str) -> Part:
                 if name == "filters":
                     looked = rest[0] if rest and type(rest[0]) is int else 0
                 continue
-        raise CorruptionError("part does not say what follows it", where=where, what=name)
+        raise CorruptionError("malformed length or digest in a part", where=where, what=name)
     if not 0 <= looked <= len(columns):
-        raise CorruptionError("filters are of other segments", where=where)
+        raise CorruptionError("filters do not match the segments of their part", where=where)
     return Part(columns, found["statistics"], found["filters"], looked)
 
 

@@ -119,7 +119,7 @@ def test_a_record_over_another_one_is_refused():
     cache = service(MemoryChannel(), buffers=2)
     cache.write(bytes(SIZE // 2 + 1), at=0)
     for start, size in ((SIZE // 2, SIZE // 2), (0, 3), (SIZE // 2 - 1, 1)):
-        with pytest.raises(InvalidInputError, match="lies over another"):
+        with pytest.raises(InvalidInputError, match="overlaps another"):
             cache.write(bytes(size), at=start)
 
 
@@ -128,7 +128,7 @@ def test_buffers_full_of_incomplete_parts_are_an_error():
     cache = service(MemoryChannel(), 9 * SIZE, buffers=2)
     for part in (0, 1):
         cache.write(bytes(SIZE - 1), at=part * SIZE)
-    with pytest.raises(InvalidInputError, match="not whole"):
+    with pytest.raises(InvalidInputError, match="incomplete parts"):
         cache.write(bytes(SIZE - 1), at=2 * SIZE)
     cache.write(b"x", at=SIZE - 1)
     cache.write(bytes(SIZE - 1), at=2 * SIZE)
