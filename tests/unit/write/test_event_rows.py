@@ -195,14 +195,6 @@ def test_values_may_change_afterwards():
     assert rows.peek().to_pylist() == [{"v": [1, 2], "w": b"ab"}]
 
 
-def test_plain_and_checked_values_mix_in_a_column():
-    rows = EventRows(pa.schema([("v", pa.string()), ("w", pa.float64())]))
-    for event in ({"v": "plain", "w": 1.5}, {"v": "grüße", "w": 2}, {"v": None}):
-        rows.add(event)
-    assert rows.peek()["v"].to_pylist() == ["plain", "grüße", None]
-    assert rows.peek()["w"].to_pylist() == [1.5, 2.0, None]
-
-
 def test_is_full_by_rows_and_by_bytes():
     rows = EventRows(pa.schema([("v", pa.string())]))
     for _ in range(BATCH_ROWS - 1):
