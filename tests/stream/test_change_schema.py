@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,10 @@ SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("email", pa.strin
 EVENTS = [{"user": f"u{n % 3}", "n": n, "email": f"e{n}"} for n in range(6)]
 ARROW = segstore.Layout(segment_format="arrow", inline_bytes=0)
 PARQUET = segstore.Layout(segment_format="parquet", inline_bytes=0)
+
+LAYOUTS = pytest.mark.parametrize(
+    "layout", [segstore.Layout(), ARROW, PARQUET], ids=["inline", "arrow", "parquet"]
+)
 
 
 @pytest.fixture
@@ -65,6 +70,44 @@ def test_older_version_refuses_a_stream_with_changed_columns_alone(stream, monke
     monkeypatch.setattr(roots, "READER_FEATURES", frozenset())
     with pytest.raises(UnsupportedVersionError, match="column-names"):
         decode_root(body, "log/1")
+
+
+@LAYOUTS
+def test_name_of_a_dropped_column_shows_no_old_value(stream, layout):
+    """Whatever the type of the new column, and in statistics, filters and keys, too."""
+    stream.settings.update(key_columns=["email"])
+    stream.append(EVENTS, layout=layout)
+    with pytest.raises(InvalidInputError, match="key_columns"):
+        stream.change_schema(drop=["email"])
+    stream.settings.update(key_columns=None)
+    stream.change_schema(drop=["email"])
+    stream.append([{"user": "x", "n": 9, "email": "new"}], merge_schema=True, layout=layout)
+    stream.settings.update(key_columns=["email"])
+    stream.append([{"user": "y", "n": 9, "email": "e1"}], layout=layout)
+    assert [row["email"] for row in rows(stream)] == [None] * 12 + ["new", "e1"]
+    assert [row["user"] for row in rows(stream, filters="email == 'e1'")] == ["y"]
+    assert len(rows(stream, filters="email is null")) == 12
+    stream.compact(layout=layout)
+    assert [row["email"] for row in rows(stream)] == [None] * 12 + ["new", "e1"]
+    stream.change_schema(drop=["n"])
+    stream.append([{"user": "z", "email": "e2", "n": "text"}], merge_schema=True, layout=layout)
+    assert [row["n"] for row in rows(stream)] == [None] * 14 + ["text"]
+    assert stream.verify().problems == []
+
+
+@LAYOUTS
+def test_filters_and_keys_follow_the_new_names(stream, layout):
+    """Columns that swap names, too: statistics and keys are looked up by stored names."""
+    stream.settings.update(key_columns=["user"])
+    stream.append(EVENTS, layout=layout)
+    stream.change_schema(rename={"user": "n", "n": "user"})
+    stream.change_schema(rename={"n": "who", "user": "n"})
+    stream.append([{"who": "u1", "n": 5, "email": None}], layout=layout)
+    for filters in ("who == 'u1' and n > 3", (pc.field("who") == "u1") & (pc.field("n") > 3)):
+        found = rows(stream, filters=filters, columns=["who", "n"], offset_column="user")
+        assert [row["user"] for row in found] == [4, 10, 12]
+        assert all(row["who"] == "u1" and row["n"] in (4, 5) for row in found)
+    assert stream.settings.key_columns == ("who",)
 
 
 CHANGES = {
@@ -129,6 +172,17 @@ def test_large_parquet_segment_is_not_read_by_old_names(tmp_path):
     assert found["b"].sum() == sum(range(70_000)) + 1
 
 
+def test_batch_that_looks_as_it_is_stored_goes_by_its_names(tmp_path):
+    """Its columns are in the stored order, under names that have swapped since."""
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    stream = segstore.create(str(tmp_path / "s"), schema)
+    stream.change_schema(rename={"a": "b", "b": "a"})
+    stream.append(pa.table({"a": [1], "b": [2]}, schema))
+    with stream.appender() as appender:
+        appender.append(pa.table({"a": [1], "b": [2]}, schema))
+    assert rows(stream.refresh()) == [{"b": 2, "a": 1}] * 2
+
+
 def test_writer_with_the_old_name_is_refused_or_adds_a_column(stream):
     stream.change_schema(rename={"n": "count"})
     with pytest.raises(SchemaMismatchError, match=r"new_columns=.*n: int64"):
@@ -138,6 +192,17 @@ def test_writer_with_the_old_name_is_refused_or_adds_a_column(stream):
     stream.append({"user": "x", "n": 7}, merge_schema=True)
     assert rows(stream)[-1] == {"user": "x", "count": None, "email": None, "n": 7}
     assert [row["n"] for row in rows(stream)[:6]] == [None] * 6
+
+
+@LAYOUTS
+def test_write_in_flight_keeps_its_values(stream, layout):
+    """It was planned before the columns changed; a dropped column's values go with the column."""
+    job = stream.plan_write(SCHEMA, layout=layout)
+    job = pickle.loads(pickle.dumps(job))  # noqa: S301 - our own
+    task = job.stage(0, "once", pa.Table.from_pylist(EVENTS[:2], SCHEMA).to_batches())
+    stream.change_schema(rename={"user": "n", "n": "user"}, drop=["email"])
+    stream.commit(job, [task])
+    assert rows(stream)[-2:] == [{"n": "u0", "user": 0}, {"n": "u1", "user": 1}]
 
 
 def test_write_in_flight_with_a_new_column_is_refused_if_its_name_was_taken(stream):
