@@ -16,14 +16,6 @@ def set_back(checkpoint: Path) -> None:
         _forget_newest(checkpoint / log)
 
 
-def clear_unborn(checkpoint: Path) -> None:
-    """Delete what a kill left of a query's first offset: Spark refuses to begin beside it."""
-    left = [*(checkpoint / "offsets").glob("*")]
-    if all(".tmp" in path.name for path in left):
-        for path in left:
-            path.unlink()
-
-
 def _forget_newest(log: Path) -> None:
     """Delete a log's newest file; with its checksum, or Spark trips over that."""
     numbers = [int(path.name) for path in log.glob("[0-9]*") if path.name.isdigit()]

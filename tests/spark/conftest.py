@@ -9,6 +9,7 @@ pytest.importorskip("pyspark")
 
 import quick_python
 from pyspark.sql import DataFrame, SparkSession
+from query_kit import SCHEMA, numbers
 from sessions import Sessions
 
 import segstore_ds as segstore
@@ -54,6 +55,15 @@ def spark(sessions: Sessions) -> SparkSession:
 def url(tmp_path: Path) -> str:
     """A location without a stream."""
     return f"file://{tmp_path}/stream"
+
+
+@pytest.fixture
+def stream(url: str) -> segstore.Stream:
+    """A stream of three segments of ten events."""
+    made = segstore.create(url, SCHEMA)
+    for start in (0, 10, 20):
+        made.append(numbers(start, start + 10))
+    return made
 
 
 @pytest.fixture

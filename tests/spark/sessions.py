@@ -7,14 +7,20 @@ where tests look for what must not be there.
 """
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import Popen
 
+import pytest
+from process_kit import spark_environment
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from spark_home import VARIABLE, environment, make_home
 
 import segstore_ds as segstore
@@ -31,6 +37,62 @@ _COMMON = {
     "spark.sql.session.timeZone": "America/St_Johns",  # nobody's default, and half an hour off
 }
 _MASTERS = {"classic": "local[2,3]", "cluster": "local-cluster[2,1,1024]", "connect": "local[2]"}
+
+
+def run_program(*command: object, cwd: Path | None = None, env: Mapping[str, str]) -> str:
+    """Run a Python program to its end, and return what it prints."""
+    given = [sys.executable, *map(str, command)]
+    done = subprocess.run(given, env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@contextmanager
+def running_group(
+    command: Sequence[object], folder: Path, python: str = sys.executable, **more: str
+) -> Iterator[Popen[bytes]]:
+    """Run a driver and all that it starts, which are killed at the end; `log` has what they say."""
+    paths = os.pathsep.join([str(ROOT), str(HERE), str(HERE / "stopping")])
+    with (folder / "log").open("ab") as log:
+        process = Popen(
+            [sys.executable, *map(str, command)],
+            env=spark_environment(PYTHONPATH=paths, PYSPARK_PYTHON=python, **more),
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def plan_of(df: DataFrame) -> str:
+    """Return how Spark runs a DataFrame."""
+    return df._jdf.queryExecution().executedPlan().toString()
+
+
+def error_of(action: Callable[[], object]) -> str:
+    """Return the text of the error that Spark raises."""
+    with pytest.raises(PySparkException) as caught:
+        action()
+    return str(caught.value)
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set settings of a session for a while."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 class Sessions:

@@ -3,18 +3,16 @@
 Without a session: Spark's processes would not know the filesystem of this test.
 """
 
-import secrets
-
 import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import register_implementation
+from query_kit import ask, rows, start_reader
+from source_kit import load
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
 from segstore_ds.errors import UnsafeFilesystemError
-from segstore_ds.spark.source import SegstoreDataSource
-from segstore_ds.spark.versions import ReadAllAvailable
 
 
 class PlainFileSystem(MemoryFileSystem):
@@ -30,48 +28,19 @@ class PlainFileSystem(MemoryFileSystem):
 register_implementation("plainfs", PlainFileSystem, clobber=True)
 
 
-@pytest.fixture
-def url() -> str:
-    """A stream of five events."""
-    made = f"plainfs://test/{secrets.token_hex(6)}"
-    rows = pa.table({"n": [0, 1, 2, 3, 4]})
-    segstore.create(made, rows.schema, single_writer=True).append(rows)
-    return made
-
-
-def source(url: str, **options: str) -> SegstoreDataSource:
-    return SegstoreDataSource({"path": url, **options})
-
-
-def read(reader, partitions) -> list[int]:
-    return [
-        n
-        for partition in partitions
-        for batch in reader.read(partition)
-        for n in batch["n"].to_pylist()
-    ]
-
-
-def test_batch_read_takes_single_writer(url):
+def test_reads_take_single_writer_and_commands_do_unasked(capsys):
+    url, events = "plainfs://test/single", pa.table({"n": [0, 1, 2, 3, 4]})
+    segstore.create(url, events.schema, single_writer=True).append(events)
     with pytest.raises(UnsafeFilesystemError):
-        source(url).schema()
-    made = source(url, singleWriter="true", startCut="2")
-    reader = made.reader(made.schema())
-    assert read(reader, reader.partitions()) == [2, 3, 4]
-
-
-def test_streaming_read_takes_single_writer_and_publishes(url):
-    made = source(url, singlewriter="true", readerName="billing")
-    reader = made.streamReader(made.schema())
+        load(url)
+    found = load(url, singleWriter="true", startCut="2").rows()
+    assert [row["n"] for row in found] == [2, 3, 4]
+    reader = start_reader(url, singlewriter="true", readerName="billing")
     first = reader.initialOffset()
-    end = reader.latestOffset(first, ReadAllAvailable())
-    assert read(reader, reader.partitions(first, end)) == [0, 1, 2, 3, 4]
-    reader.latestOffset(end, ReadAllAvailable())
+    end = ask(reader, first)
+    assert [row["n"] for row in rows(reader, first, end)] == [0, 1, 2, 3, 4]
+    ask(reader, end)
     (seen,) = segstore.open(url, single_writer=True).readers
     assert (seen.name, seen.record.offset) == ("billing", 5)
-
-
-def test_commands_read_it_unasked(url, capsys):
-    assert main(["info", url]) == 0
-    assert main(["verify", url]) == 0
+    assert main(["info", url]) == main(["verify", url]) == 0
     assert capsys.readouterr().out.endswith("no damage\n")

@@ -6,12 +6,10 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from query_kit import ask, rows, start_reader
 
 import segstore_ds as segstore
 from segstore_ds.errors import SchemaMismatchError
-from segstore_ds.spark.source import SegstoreDataSource
-from segstore_ds.spark.versions import ReadAllAvailable
 from segstore_ds.stream.stream import Stream
 
 PARQUET = segstore.Layout(segment_format="parquet", inline_bytes=0)
@@ -62,44 +60,15 @@ def test_frame_writes_the_new_names(spark: SparkSession, stream: Stream) -> None
 @pytest.mark.parametrize("again", [False, True])
 def test_running_query_ends_before_it_reads_other_columns(stream: Stream, again: bool) -> None:
     """It names the restart, also where another column has the old name by then."""
-
-    def started() -> Any:
-        source = SegstoreDataSource({"path": stream.url, "startCut": "head"})
-        return source.streamReader(source.schema())
-
-    reader = started()
+    reader = start_reader(stream.url, startCut="head")
     begin = reader.initialOffset()
-    end = reader.latestOffset(begin, ReadAllAvailable())
+    end = ask(reader, begin)
     assert reader.partitions(begin, end)
     stream.change_schema(rename={"a": "d"})
     event = {"b": 1, "d": 2, "c": 3} | ({"a": 4} if again else {})
     stream.append(event, merge_schema=again)
-    later = reader.latestOffset(end, ReadAllAvailable())
+    later = ask(reader, end)
     with pytest.raises(SchemaMismatchError, match="restart the query"):
         reader.partitions(end, later)
-    reader = started()  # with the checkpoint's offsets
-    (partition,) = reader.partitions(end, later)
-    found = pa.Table.from_batches(reader.read(partition)).to_pylist()
-    assert found == [{"b": 1, "d": 2, "c": 3} | event]
-
-
-def test_streaming_query_goes_on_after_a_restart(
-    spark: SparkSession, stream: Stream, tmp_path: Any
-) -> None:
-    def run(column: str) -> None:
-        frame = spark.readStream.format("segstore").load(stream.url)
-        query = (
-            frame.select(F.col(column).alias("value"))
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "rows"))
-        )
-        query.awaitTermination()
-
-    run("a")
-    stream.change_schema(rename={"a": "d"})
-    stream.append({"b": 5, "d": 50, "c": 9})
-    run("d")
-    found = spark.read.parquet(str(tmp_path / "rows")).collect()
-    assert sorted(row.value for row in found) == [10, 20, 30, 40, 50]
+    restarted = start_reader(stream.url, startCut="head")  # with the checkpoint's offsets
+    assert rows(restarted, end, later) == [event]

@@ -2,26 +2,15 @@
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import PythonException
+from sessions import error_of, plan_of
+from test_spark_compaction import fill
 
 import segstore_ds as segstore
 from segstore_ds.copy import events as copy_events
-from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 
 pytestmark = [pytest.mark.usefixtures("verified", "large_scans"), pytest.mark.slow]
-
-
-def error(action) -> str:
-    with pytest.raises((AnalysisException, PythonException)) as caught:
-        action()
-    return str(caught.value)
-
-
-def fill(url: str, commits: int):
-    stream = segstore.create(url, pa.schema([("id", pa.int64())]))
-    for n in range(commits):
-        stream.append(pa.table({"id": list(range(10 * n, 10 * n + 10))}))
-    return stream
 
 
 def test_segments_are_copied_by_tasks_in_one_commit(spark, url, tmp_path, monkeypatch):
@@ -41,15 +30,6 @@ def test_segments_are_copied_by_tasks_in_one_commit(spark, url, tmp_path, monkey
         segstore.spark.copy(spark, url, target, "other")
 
 
-def test_copy_refuses_modes_that_do_not_fit(spark, url, tmp_path):
-    fill(url, 4)
-    target = f"file://{tmp_path}/copied"
-    for given in ({"mode": "whole"}, {"transform": sorted, "mode": "segments"}):
-        with pytest.raises(InvalidInputError, match="mode"):
-            segstore.spark.copy(spark, url, target, "c", **given)
-    assert not segstore.exists(target)
-
-
 def test_copy_refuses_gaps_and_incomplete_options(spark, url, tmp_path):
     fill(url, 4)
     target = f"file://{tmp_path}/copied"
@@ -57,12 +37,15 @@ def test_copy_refuses_gaps_and_incomplete_options(spark, url, tmp_path):
     def write(rows, **options: object) -> None:
         rows.write.format("segstore").mode("append").options(**options).save(target)
 
+    for given in ({"mode": "whole"}, {"transform": sorted, "mode": "segments"}):
+        with pytest.raises(InvalidInputError, match="mode"):
+            segstore.spark.copy(spark, url, target, "c", **given)
     rows = spark.read.format("segstore").option("metadata", "segments").load(url)
     whole = {"operation": "copy", "copyFrom": url, "copyId": "c"}
-    assert "metadata=segments" in error(lambda: write(spark.range(3), **whole))
-    assert "copyId" in error(lambda: write(rows, operation="copy", copyFrom=url))
-    assert "operation=copy or" in error(lambda: write(spark.range(3), copyId="c"))
-    assert "gap=" in error(lambda: write(rows.where("start <> 10"), **whole))
+    assert "metadata=segments" in error_of(lambda: write(spark.range(3), **whole))
+    assert "copyId" in error_of(lambda: write(rows, operation="copy", copyFrom=url))
+    assert "operation=copy or" in error_of(lambda: write(spark.range(3), copyId="c"))
+    assert "gap=" in error_of(lambda: write(rows.where("start <> 10"), **whole))
     assert not segstore.exists(target)
     write(rows.where("start >= 10 and start < 30"), **whole)
     assert segstore.open(target).read().read_all()["id"].to_pylist() == list(range(10, 30))
@@ -84,15 +67,15 @@ def test_rows_of_a_frame_are_checked_by_their_offsets(spark, url, tmp_path):
     stream.append(pa.table({"id": [400]}))
     moving = ({"startCut": None}, {"endCut": None}, {"endCut": "tail"}, {"offsetColumn": None})
     for moves in moving:
-        assert "use segstore.spark.copy" in error(lambda moves=moves: write(**moves))
-    assert "takes no options of an append" in error(lambda: write(expectedTail=0))
-    assert "no such column" in error(lambda: write(rows=rows.drop("o")))
+        assert "use segstore.spark.copy" in error_of(lambda moves=moves: write(**moves))
+    assert "takes no options of an append" in error_of(lambda: write(expectedTail=0))
+    assert "no such column" in error_of(lambda: write(rows=rows.drop("o")))
     # They are checked against the range: other rows, and rows twice or in another order.
     other = rows.withColumn("o", rows["o"] + 390)
     turned = rows.orderBy("o", ascending=False)
     twice = rows.unionAll(rows.where("o > 300"))
     for wrong, why in ((other, "outside the copy's range"), (turned, "order"), (twice, "order")):
-        assert why in error(lambda wrong=wrong: write("wrong", rows=wrong))
+        assert why in error_of(lambda wrong=wrong: write("wrong", rows=wrong))
     assert not segstore.exists(target)
     segstore.drop(target, confirm=target)
     write(inlineBytes=0, seal=True)
@@ -108,10 +91,10 @@ def test_rows_of_a_frame_are_checked_by_their_offsets(spark, url, tmp_path):
     stream.append(pa.table({"id": [1000]}))
     write(inlineBytes=0, seal=True)
     assert copy.refresh().version == 1
-    assert "another copy" in error(lambda: write(seal=False))
-    assert "SEG_ALREADY_EXISTS" in error(lambda: write("other"))
-    assert "leave these options out" in error(lambda: write(seal=True, writerId="w", batchId=1))
-    assert "leave operation out" in error(lambda: write(operation="copy"))
+    assert "another copy" in error_of(lambda: write(seal=False))
+    assert "SEG_ALREADY_EXISTS" in error_of(lambda: write("other"))
+    assert "leave these options out" in error_of(lambda: write(seal=True, writerId="w", batchId=1))
+    assert "leave operation out" in error_of(lambda: write(operation="copy"))
 
 
 def test_order_is_kept_where_spark_reads_the_parquet_itself(spark, url, tmp_path):
@@ -127,7 +110,7 @@ def test_order_is_kept_where_spark_reads_the_parquet_itself(spark, url, tmp_path
     plans = []
 
     def placed(rows):
-        plans.append(rows._jdf.queryExecution().executedPlan().toString())
+        plans.append(plan_of(rows))
         return rows.selectExpr("id", "spark_partition_id() AS part")
 
     segstore.spark.copy(spark, url, target, "c", placed, start=4, end=tail - 3)
@@ -139,39 +122,6 @@ def test_order_is_kept_where_spark_reads_the_parquet_itself(spark, url, tmp_path
 
 def staged_segments(folder) -> set[str]:
     return {path.name for path in folder.glob("segments/*/*.*") if path.suffix != ".json"}
-
-
-def test_copy_by_events_goes_on_where_it_stopped(spark, url, tmp_path, monkeypatch):
-    """Tasks copied pieces before the job failed: the next one copies the others."""
-    monkeypatch.setattr(copy_events, "PIECE_BYTES", 1)
-    monkeypatch.setattr(copy_events, "LEAST_PIECE_ROWS", 10)
-    stream = segstore.create(url, pa.schema([("id", pa.int64())]))
-    layout = segstore.Layout(inline_bytes=0, segment_format="arrow")
-    for n in range(8):
-        stream.append(pa.table({"id": list(range(10 * n, 10 * n + 10))}), layout=layout)
-    damaged = tmp_path / url.rpartition("/")[2] / "segments" / stream._log.root.entries[5].path
-    whole = damaged.read_bytes()
-    middle = len(whole) // 2
-    damaged.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    target = f"file://{tmp_path}/copied"
-    with pytest.raises(PythonException, match="SEG_CORRUPTION"):
-        segstore.spark.copy(spark, url, target, "c", mode="events", end=75)
-    with pytest.raises(NotFoundError):
-        segstore.open(target)
-    before = staged_segments(tmp_path / "copied")
-    pieces = [*(tmp_path / "copied").glob("segments/copy-c/*-*-*.json")]
-    assert len(pieces) >= 4
-    damaged.write_bytes(whole)
-    stream.append(pa.table({"id": [1000]}))
-    done = segstore.spark.copy(spark, url, target, "c", mode="events", end=75)
-    assert (done.end, done.segments, done.repeated) == (75, 8, False)
-    copy = segstore.open(target)
-    assert copy.read().read_all()["id"].to_pylist() == list(range(75))
-    listed = {entry.path.partition("/")[2] for entry in copy._log.root.entries}
-    assert len(listed & before) == len(pieces)
-    assert (copy.version, copy.verify().ok) == (0, True)
-    assert segstore.spark.copy(spark, url, target, "c", mode="events", end=75).repeated
-    assert segstore.open(url).copy_to(target, copy_id="c", mode="events", end=75).repeated
 
 
 def test_transformed_copy_goes_on_unless_the_transformation_changed(
@@ -218,20 +168,3 @@ def test_transformed_copy_goes_on_unless_the_transformation_changed(
     assert staged_segments(tmp_path / "copied") == listed
     assert copy.verify().ok
     assert run(odd).repeated
-
-
-def test_clone_is_read_in_the_session(spark, url, tmp_path):
-    stream = fill(url, 3)
-    target = f"file://{tmp_path}/cloned"
-    opened = segstore.spark.open(spark, url)
-    assert opened.copy_to(target, copy_id="test", mode="clone").segments == 3
-    assert opened.copy_to(target, copy_id="test", mode="clone").repeated
-    assert spark.read.format("segstore").load(target).count() == 30
-    assert segstore.spark.read(spark, target, columns="id").count() == 30
-    assert list(stream.refresh().pins) == ["test"]
-    spark.range(5).write.format("segstore").mode("append").save(target)
-    assert (segstore.open(target).tail, stream.refresh().tail) == (35, 30)
-    past = f"file://{tmp_path}/past"
-    made = opened.refresh().copy_to(past, copy_id="past", mode="clone", version=2, end=15)
-    assert made.segments == 2
-    assert segstore.spark.read(spark, past, columns="id").count() == 15

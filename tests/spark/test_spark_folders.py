@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
+from source_kit import load
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -15,6 +16,7 @@ from segstore_ds.errors import (
     NotFoundError,
     PositionError,
     SchemaMismatchError,
+    SegstoreError,
 )
 from segstore_ds.options.table import MANY, READ, STREAM_READ, TABLE
 from segstore_ds.spark.batch.planning import folder_of
@@ -63,9 +65,7 @@ def test_a_batch_has_all_streams_with_their_names(spark: SparkSession, folder: s
         assert plain(small.drop("at").collect()) == [(0, "a"), (1, "a")]
 
 
-def test_tasks_read_many_small_streams_each_or_as_many_as_asked(
-    spark: SparkSession, folder: str
-) -> None:
+def test_tasks_read_many_small_streams_each_or_as_many_as_asked(spark, folder) -> None:
     reader = spark.read.format("segstore")
     assert reader.load(f"{folder}/*").rdd.getNumPartitions() == 1
     assert reader.option("minPartitions", 3).load(f"{folder}/*").rdd.getNumPartitions() == 3
@@ -82,19 +82,17 @@ def test_what_many_streams_do_not_know_is_an_error(spark: SparkSession, folder: 
     for one in others:
         given = {"path": path, one.name.upper(): values.get(one.name, "1m")}
         source = SimpleNamespace(options=given, bound_storage_options=None)
-        parsed = {"path": path}
         with pytest.raises(InvalidInputError, match=one.name):
-            folder_of(source, parsed)
-    with pytest.raises(AnalysisException, match="versionAsOf"):
-        spark.read.format("segstore").option("versionAsOf", 1).load(path)
-    with pytest.raises(AnalysisException, match="streamColumn is for reads of many streams"):
-        spark.read.format("segstore").option("streamColumn", "x").load(f"{folder}/a")
-    with pytest.raises(AnalysisException, match="one stream"):
-        spark.read.format("segstore").option("startCut", "3").load(path).collect()
+            folder_of(source, {"path": path})
+    for options, place, told in (
+        ({"streamColumn": "x"}, f"{folder}/a", "streamColumn is for reads of many streams"),
+        ({"startCut": "3"}, path, "one stream"),
+        ({}, f"{folder}/*/*", "only the last part"),
+    ):
+        with pytest.raises(SegstoreError, match=told):
+            load(place, **options).table()
     with pytest.raises(AnalysisException, match="many streams"):
         spark.range(1).write.format("segstore").mode("append").save(path)
-    with pytest.raises(AnalysisException, match="only the last part"):
-        spark.read.format("segstore").load(f"{folder}/*/*")
 
 
 def query(folder: str, schema: str | None = None, **options: str) -> FolderStreamReader:
@@ -139,10 +137,8 @@ def test_offsets_have_the_position_of_each_stream(folder: str) -> None:
 @with_limits
 def test_the_trigger_decides_where_a_query_ends(folder: str) -> None:
     reader = query(folder, maxRowsPerTrigger="1")
-    assert (
-        len(read(reader, {"cut": "head"}, reader.latestOffset({"cut": "head"}, ReadAllAvailable())))
-        == 10
-    )
+    end = reader.latestOffset({"cut": "head"}, ReadAllAvailable())
+    assert len(read(reader, {"cut": "head"}, end)) == 10
     reader.prepareForTriggerAvailableNow()
     segstore.open(f"{folder}/a").append({"n": 6})
     segstore.create(f"{folder}/d", N).append({"n": 6})
@@ -153,10 +149,9 @@ def test_the_trigger_decides_where_a_query_ends(folder: str) -> None:
     assert count == 10
     with pytest.raises(InvalidInputError, match=r"4\.2"):
         reader.latestOffset()
+    refused = SegstoreDataSource({"path": f"{folder}/*", "endCut": "5"}).streamReader(StructType())
     with pytest.raises(InvalidInputError, match="AvailableNow"):
-        SegstoreDataSource({"path": f"{folder}/*", "endCut": "5"}).streamReader(
-            StructType()
-        ).initialOffset()
+        refused.initialOffset()
 
 
 @with_limits

@@ -1,22 +1,24 @@
 """Where `segstore.spark.read` could differ from the source silently: plans, types, filters."""
 
 import datetime as dt
-import decimal
+import itertools
 import json
-import math
 import shutil
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
+from sessions import plan_of, session_settings
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.spark.parquet_scan import read as hybrid
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("large_scans")]
@@ -34,10 +36,6 @@ def make(url: str, *tables: pa.Table) -> segstore.Stream:
 
 def numbers(start: int, end: int) -> pa.Table:
     return pa.table({"n": pa.array(range(start, end), pa.int64())})
-
-
-def plan(df: DataFrame) -> str:
-    return df._jdf.queryExecution().executedPlan().toString()
 
 
 def source(spark, url: str) -> DataFrame:
@@ -65,16 +63,6 @@ def test_scans_of_two_ranges_are_two_scans(spark, quarters):
         assert segstore.spark.read(spark, quarters, startCut=75).count() == 25
     finally:
         first.unpersist()
-
-
-def test_one_alternative_must_hold(spark, quarters):
-    """Spark's own reader gets them as one condition."""
-    either = [[["n", "<", 2]], [["n", ">=", 30], ["n", "in", [5, 30, 31]]], [["n", "is null"]]]
-    for frame in (
-        segstore.spark.read(spark, quarters, filters=either),
-        spark.read.format("segstore").option("filters", json.dumps(either)).load(quarters),
-    ):
-        assert sorted(row.n for row in frame.collect()) == [0, 1, 30, 31]
 
 
 def test_one_plan_of_two_ranges_reads_both(spark, quarters):
@@ -130,13 +118,12 @@ def test_chars_come_padded_as_from_the_source(spark, url):
     for condition in ("true", "c = 'zz'", "length(c) = 5", "v = 'zz'"):
         assert sorted(ours.where(condition).collect()) == sorted(theirs.where(condition).collect())
     assert ours.where("c = 'zz'").count() == 1
-    assert "FileScan" not in plan(ours)
-    assert "FileScan" in plan(segstore.spark.read(spark, url, columns="n"))
+    assert "FileScan" not in plan_of(ours)
+    assert "FileScan" in plan_of(segstore.spark.read(spark, url, columns="n"))
 
 
 @pytest.mark.parametrize("missing", ["false", "true"])
-@pytest.mark.parametrize("enabled", ["false", "true"])
-def test_numbers_of_fields_hide_no_values(spark, url, enabled, missing):
+def test_numbers_of_fields_hide_no_values(spark, url, missing):
     """Spark would look for fields by numbers that no segment has, and find nulls."""
     inner = StructType([StructField("a", LongType(), True, {"parquet.field.id": 1})])
     schema = StructType(
@@ -148,84 +135,36 @@ def test_numbers_of_fields_hide_no_values(spark, url, enabled, missing):
     df = spark.createDataFrame([((1,), 2)], schema)
     segstore.spark.write(df, url, segmentFormat="parquet", inlineBytes=0)
     settings = {
-        "spark.sql.parquet.fieldId.read.enabled": enabled,
+        "spark.sql.parquet.fieldId.read.enabled": "true",
         "spark.sql.parquet.fieldId.read.ignoreMissing": missing,
     }
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
+    with session_settings(spark, settings):
         ours = segstore.spark.read(spark, url)
         assert ours.schema == source(spark, url).schema
         assert ours.collect() == [((1,), 2)]
-        assert "FileScan" in plan(segstore.spark.read(spark, url, columns="t"))
+        assert "FileScan" in plan_of(segstore.spark.read(spark, url, columns="t"))
         assert segstore.spark.read(spark, url, columns="t").collect() == [(2,)]
-    finally:
-        for name in settings:
-            spark.conf.unset(name)
 
 
-@pytest.mark.parametrize("java8", ["false", "true"])
-def test_filters_on_days_that_java_does_not_have(spark, url, java8):
+def test_filters_on_days_that_java_does_not_have(spark, url):
     """Spark pushes such a literal down as another day (docs/spark.md); our filters stay here."""
     days = [dt.date(1582, 10, day) for day in (4, 5, 9, 10, 14, 15, 20)]
     times = [dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC) for day in days]
-    schema = pa.schema(
-        [
-            ("d", pa.date32()),
-            ("ts", pa.timestamp("us", "UTC")),
-            ("ntz", pa.timestamp("us")),
-        ]
-    )
+    types = {"d": pa.date32(), "ts": pa.timestamp("us", "UTC"), "ntz": pa.timestamp("us")}
+    schema = pa.schema([*types.items()])
     rows = [
         {"d": d, "ts": ts, "ntz": ts.replace(tzinfo=None)}
         for d, ts in zip(days, times, strict=True)
     ]
     stream = make(url, *(pa.Table.from_pylist([row], schema) for row in rows))
-    spark.conf.set("spark.sql.datetime.java8API.enabled", java8)
-    try:
-        for name, op, day in (
-            (name, op, row[name]) for row in rows[1:5:3] for name in row for op in ("==", ">=")
-        ):
-            filters = [[name, op, day]]
-            expected = stream.read(filters=filters).read_all().num_rows
-            df = segstore.spark.read(spark, url, filters=filters)
-            assert df.count() == expected, filters
-            assert not expected or "FileScan" in plan(df)
-        many = [["d", "in", [days[2], days[6], None]]]
-        assert segstore.spark.read(spark, url, filters=many).count() == 2
-    finally:
-        spark.conf.unset("spark.sql.datetime.java8API.enabled")
-
-
-def test_filters_take_the_literals_of_python(spark, url):
-    row = {
-        "n": 3,
-        "d": dt.date(2013, 1, 5),
-        "ts": dt.datetime(2013, 1, 5, 1, 2, 3, 4, tzinfo=dt.UTC),
-        "ntz": dt.datetime(2013, 1, 5, 1, 2, 3),
-        "dec": decimal.Decimal("1.25"),
-        "raw": b"\xff\x00",
-        "f": math.inf,
-    }
-    other = {**row, "n": 4, "f": math.nan}
-    fields = {
-        "n": pa.int64(),
-        "d": pa.date32(),
-        "ts": pa.timestamp("us", "UTC"),
-        "ntz": pa.timestamp("us"),
-        "dec": pa.decimal128(9, 2),
-        "raw": pa.binary(),
-        "f": pa.float64(),
-    }
-    make(url, pa.Table.from_pylist([row, other], pa.schema(list(fields.items()))))
-    segstore.open(url).append(pa.Table.from_pylist([row], pa.schema(list(fields.items()))))
-    for name, value in row.items():
-        found = segstore.spark.read(spark, url, filters=((name, "==", value),), columns={"n"})
-        assert {row.n for row in found.collect()} == ({3} if name in ("n", "f") else {3, 4})
-        assert "BatchScan" in plan(found)  # the same literals reach the source's half
-    assert segstore.spark.read(spark, url, filters=[["f", "==", math.nan]]).count() == 1
-    with pytest.raises(InvalidInputError, match="filters"):
-        segstore.spark.read(spark, url, filters=[["n", "==", object]])
+    for row, name, op in itertools.product(rows[1:5:3], types, ("==", ">=")):
+        filters = [[name, op, row[name]]]
+        expected = stream.read(filters=filters).read_all().num_rows
+        df = segstore.spark.read(spark, url, filters=filters)
+        assert df.count() == expected, filters
+        assert not expected or "FileScan" in plan_of(df)
+    many = [["d", "in", [days[2], days[6], None]]]
+    assert segstore.spark.read(spark, url, filters=many).count() == 2
 
 
 def test_a_path_and_no_second_one(spark, url, tmp_path):
@@ -234,6 +173,8 @@ def test_a_path_and_no_second_one(spark, url, tmp_path):
     assert segstore.spark.read(spark, tmp_path / "copy").count() == 5
     with pytest.raises(InvalidInputError, match="twice"):
         segstore.spark.read(spark, url, path=f"{url}-2")
+    with pytest.raises(InvalidInputError, match="filters"):
+        segstore.spark.read(spark, url, filters=[["n", "==", object]])
 
 
 def test_names_that_only_java_holds_equal(spark, url):
@@ -262,11 +203,40 @@ def test_one_warning_for_whatever_file_and_what_to_do(spark, tmp_path):
     assert "verify()" in texts[0]
 
 
-def test_a_text_of_other_collation_goes_through_the_source(spark, url):
-    schema = StructType([StructField("t", StringType("UTF8_LCASE"), True)])
-    segstore.spark.write(
-        spark.createDataFrame([("A",), ("b",)], schema), url, segmentFormat="parquet", inlineBytes=0
+# Of a lookup by key.
+ROWS, SEGMENTS, MOST = 1000, 12, 10_000
+
+
+def keys(first: int, form: str) -> tuple[pa.Table, segstore.Layout]:
+    """Return segments of which each spans all values, and each third has 55."""
+    chance, values = np.random.default_rng(first), []
+    for segment in range(first, first + SEGMENTS):
+        drawn = [key for key in chance.integers(1, MOST, 50).tolist() if key != 55]
+        drawn[:3] = [0, MOST, 55 if segment % 3 == 0 else 0]
+        values += (drawn * ROWS)[:ROWS]
+    offsets = range(first * ROWS, first * ROWS + len(values))
+    noise = [chance.bytes(20) for _ in values]
+    layout = segstore.Layout(
+        inline_bytes=0, segment_rows=ROWS, frame_rows=ROWS // 2, segment_format=form
     )
-    df = segstore.spark.read(spark, url)
-    assert "FileScan" not in plan(df)
-    assert df.where("t = 'a'").count() == source(spark, url).where("t = 'a'").count() == 1
+    return pa.table({"key": values, "n": list(offsets), "noise": noise}), layout
+
+
+@pytest.mark.skipif(not CAN_WRITE, reason="Parquet segments have filters from pyarrow 24 on")
+def test_hybrid_scan_of_a_key_reads_the_files_that_may_hold_it(spark, url, monkeypatch) -> None:
+    """So does the source; both agree with a look at every row."""
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 4)
+    (history, settled), (tail, hot) = keys(0, "parquet"), keys(SEGMENTS, "arrow")
+    stream = segstore.create(url, history.schema, key_columns=["key"], upkeep=None)
+    stream.append(history, layout=settled)
+    stream.append(tail, layout=hot)
+    rows = pa.concat_tables([history, tail]).select(["key", "n"]).to_pylist()
+    for op, asked in (("==", 55), ("in", [55, MOST]), ("==", 777_777)):
+        filters = [["key", op, asked]]
+        wanted = [row["n"] for row in rows if row["key"] in (asked if op == "in" else [asked])]
+        hybrid = segstore.spark.read(spark, url, filters=filters)
+        source = spark.read.format("segstore").option("filters", json.dumps(filters)).load(url)
+        for frame in (hybrid, source):
+            assert sorted(row.n for row in frame.select("n").collect()) == wanted, filters
+        if asked == 55:  # of 12 Parquet segments 4 have the key
+            assert len(hybrid.inputFiles()) < SEGMENTS

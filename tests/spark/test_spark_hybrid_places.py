@@ -1,26 +1,22 @@
 """Where `segstore.spark.read` lets Spark read the files: what Hadoop reaches, and its names."""
 
-import contextlib
 import os
-import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from checkpoints import start_query
 from fixtures_s3 import S3Server
+from sessions import plan_of, run_program, session_settings
 
 import segstore_ds as segstore
 from segstore_ds.spark.parquet_scan import read as hybrid
-from segstore_ds.spark.parquet_scan import relation as parquet_relation
-from segstore_ds.stream.connector.reads import ParquetFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("large_scans")]
 
 SCHEMA = pa.schema([("n", pa.int64()), ("d", pa.float64())])
-DRIVER = Path(__file__).with_name("s3a_driver.py")
 
 
 def make(url: str, formats: str, options: dict[str, object] | None = None) -> segstore.Stream:
@@ -34,21 +30,6 @@ def make(url: str, formats: str, options: dict[str, object] | None = None) -> se
     return stream
 
 
-def plan(df) -> str:
-    return df._jdf.queryExecution().executedPlan().toString()
-
-
-@contextlib.contextmanager
-def session_settings(spark, settings: dict[str, str]) -> Iterator[None]:
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in settings:
-            spark.conf.unset(name)
-
-
 def test_where_spark_cannot_read_the_files_the_source_does(spark, url):
     """And a warning says so, once."""
     make(url, "pa")
@@ -57,20 +38,10 @@ def test_where_spark_cannot_read_the_files_the_source_does(spark, url):
     with session_settings(spark, broken):
         with pytest.warns(UserWarning, match="no.such.FileSystem"):
             df = segstore.spark.read(spark, url)
-        assert "FileScan parquet" not in plan(df)
+        assert "FileScan parquet" not in plan_of(df)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert segstore.spark.read(spark, url, startCut=3).count() == 47
-
-
-def test_s3_is_tried_as_hadoop_calls_it(spark):
-    probe = ParquetFile("", "segments/x/y.parquet", 0, 0, 0, 1, 1, 10, 0, 1)
-    with pytest.raises(parquet_relation.UnreachableError) as caught:
-        parquet_relation.find_base(spark, "s3://bucket/stream", probe)
-    assert "s3: " in str(caught.value)
-    assert "s3a: " in str(caught.value)
-    with pytest.raises(parquet_relation.UnreachableError, match="memory"):
-        parquet_relation.find_base(spark, "memory://stream", probe)
 
 
 def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_server: S3Server):
@@ -92,7 +63,7 @@ def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_serv
         with session_settings(spark, settings), warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             df = segstore.spark.read(spark, url, startCut=3, offsetColumn="o")
-            assert plan(df).count("FileScan parquet") == 2
+            assert plan_of(df).count("FileScan parquet") == 2
             assert {file.partition(":")[0] for file in df.inputFiles()} == {"s3a"}
             assert sorted((row.o, row.n) for row in df.collect()) == [(n, n) for n in range(3, 75)]
     finally:
@@ -116,8 +87,7 @@ def test_foreach_batch_reads_with_its_sessions_options(spark, tmp_path, s3_serve
     segstore.spark.register(spark, s3_server.options)
     try:
         events = spark.readStream.format("segstore").load(str(source))
-        query = events.writeStream.foreachBatch(ask).trigger(availableNow=True)
-        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        start_query(events.writeStream.foreachBatch(ask), str(tmp_path / "checkpoint"), now=True)
         assert found == [50, 50]
         assert segstore.spark.read(spark, url).count() == 50
         with pytest.raises(segstore.SegstoreError):
@@ -141,14 +111,10 @@ def test_options_that_another_process_bound_are_asked_for(spark, url):
 
 @pytest.mark.sweep
 @pytest.mark.skipif("SEGSTORE_S3A" not in os.environ, reason="downloads 690 MB from Maven Central")
-def test_s3_is_read_by_the_real_s3a(s3_server: S3Server):
+def test_s3_is_read_by_the_real_s3a(s3_server):
     url = f"s3://{s3_server.new_bucket()}/stream"
     make(url, "ppa", s3_server.options)
+    driver = Path(__file__).with_name("s3a_driver.py")
     given = [s3_server.endpoint, s3_server.key, s3_server.secret, url]
-    done = subprocess.run(
-        [sys.executable, DRIVER, *given],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    assert done.stdout.decode().split() == ["FileScan", "s3a", "72", "2772"]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    assert run_program(driver, *given, env=environment).split() == ["FileScan", "s3a", "72", "2772"]

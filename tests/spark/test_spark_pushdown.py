@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+from sessions import session_settings
 
 import segstore_ds as segstore
 
@@ -13,9 +14,8 @@ pytestmark = pytest.mark.usefixtures("verified")
 @pytest.fixture(params=["true", "false"])
 def pushdown(request, spark):
     """Both states of the session's setting."""
-    spark.conf.set(CONF, request.param)
-    yield
-    spark.conf.unset(CONF)
+    with session_settings(spark, {CONF: request.param}):
+        yield
 
 
 @pytest.fixture
@@ -41,29 +41,18 @@ def test_filter_then_count_counts_everything(stream, load, schema):
 
 
 @pytest.mark.usefixtures("pushdown")
-def test_self_union_keeps_both_sides(stream, load):
+def test_scans_of_one_dataframe_keep_their_filters_and_its_snapshot(spark, stream, load):
     df = load()
     both = df.filter("n = 1").union(df.filter("n = 8"))
     assert sorted(row.n for row in both.collect()) == [1, 8]
     first, second = df.filter("n = 2"), df.filter("n = 3")
     second.explain()
     assert (first.first().n, second.first().n) == (2, 3)
-
-
-@pytest.mark.usefixtures("pushdown")
-def test_view_used_twice_in_a_query_and_filtered_by_option(spark, stream, load):
     load(filters='[["n", ">=", 4]]').createOrReplaceTempView("pushed")
+    stream.append(pa.table({"n": [10]}))
+    assert (df.filter("n >= 0").count(), df.count()) == (10, 10)
     found = spark.sql(
         "SELECT a.n FROM pushed a JOIN pushed b ON a.n = b.n + 1 WHERE a.n > 6 AND b.n < 8"
     )
     assert sorted(row.n for row in found.collect()) == [7, 8]
     assert spark.table("pushed").count() == 6
-
-
-@pytest.mark.usefixtures("pushdown")
-def test_replanned_filtered_queries_keep_the_snapshot(stream, load):
-    df = load()
-    assert df.filter("n >= 0").count() == 10
-    stream.append(pa.table({"n": [10]}))
-    assert df.filter("n >= 0").count() == 10
-    assert df.count() == 10

@@ -1,13 +1,11 @@
 """Small scans that this process reads: the same as the source's, as a local table."""
 
-import contextlib
-import io
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from sessions import plan_of, session_settings
 from test_spark_types import all_types
 
 import segstore_ds as segstore
@@ -32,14 +30,6 @@ NESTED = {
 }
 
 
-def plan(df: DataFrame) -> str:
-    """Return how Spark runs a DataFrame."""
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        df.explain()
-    return text.getvalue()
-
-
 def sorted_rows(df: DataFrame) -> list[str]:
     return sorted(map(repr, df.collect()))
 
@@ -48,7 +38,7 @@ def check(read: DataFrame, source: DataFrame, *, here: bool = True) -> None:
     """Check that two DataFrames are the same, and who reads the first."""
     assert read.schema == source.schema
     assert sorted_rows(read) == sorted_rows(source)
-    assert ("BatchScan segstore" in plan(read)) != here
+    assert ("BatchScan segstore" in plan_of(read)) != here
 
 
 @pytest.fixture(scope="module")
@@ -83,28 +73,23 @@ def test_read_equals_the_source(spark: SparkSession, fresh: str, options: dict[s
 
 
 @pytest.mark.smoke
-def test_fresh_events_are_read_beside_compacted_ones(
-    spark: SparkSession, fresh: str, url: str, append: Callable[..., None]
-) -> None:
+def test_fresh_events_are_read_beside_compacted_ones(spark, fresh, url, append) -> None:
     rows = spark.read.format("segstore").load(fresh)
     append(rows, segmentFormat="parquet", inlineBytes=0)
     append(rows.where("row = 1"))
     read = segstore.spark.read(spark, url, startCut=2, offsetColumn="at")
     source = spark.read.format("segstore").option("startCut", 2).option("offsetColumn", "at")
     check(read, source.load(url))
-    assert "FileScan parquet" in plan(read)
-    assert "LocalTableScan" in plan(read)
+    assert "FileScan parquet" in plan_of(read)
+    assert "LocalTableScan" in plan_of(read)
 
 
 def test_small_scan_is_broadcast(spark: SparkSession, fresh: str) -> None:
     """A source has no size, so Spark would sort and shuffle."""
-    spark.conf.set("spark.sql.adaptive.enabled", "false")
-    try:
+    with session_settings(spark, {"spark.sql.adaptive.enabled": "false"}):
         small = segstore.spark.read(spark, fresh, columns=["row"])
         joined = spark.range(10**6).toDF("row").join(small, "row", "left")
-        assert "Broadcast" in plan(joined)
-    finally:
-        spark.conf.unset("spark.sql.adaptive.enabled")
+        assert "Broadcast" in plan_of(joined)
 
 
 def test_scan_is_of_the_version_that_was_read(spark: SparkSession, url: str) -> None:
@@ -120,17 +105,13 @@ def test_scan_is_of_the_version_that_was_read(spark: SparkSession, url: str) -> 
 
 
 @pytest.mark.parametrize("bound", ["MOST_BYTES", "MOST_MEMORY", "_MOST_SEGMENTS"])
-def test_larger_scan_is_the_sources(
-    spark: SparkSession, fresh: str, monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
+def test_larger_scan_is_the_sources(spark, fresh, monkeypatch, bound) -> None:
     monkeypatch.setattr(hybrid, bound, 3)
     source = spark.read.format("segstore").load(fresh)
     check(segstore.spark.read(spark, fresh), source, here=False)
 
 
-def test_types_with_two_forms_are_the_sources(
-    spark: SparkSession, url: str, append: Callable[..., None]
-) -> None:
+def test_types_with_two_forms_are_the_sources(spark, url, append) -> None:
     append(spark.sql("SELECT parse_json('[1]') AS v"))
     source = spark.read.format("segstore").load(url)
     check(segstore.spark.read(spark, url), source, here=False)

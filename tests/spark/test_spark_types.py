@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from checkpoints import start_query
 from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
@@ -20,7 +21,9 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+from sessions import session_settings
 from stream_kit import snapshot
+from udts import Point, PointUDT
 
 import segstore_ds as segstore
 from segstore_ds.errors import SchemaMismatchError
@@ -120,16 +123,10 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[
     df.write.format("segstore").mode("append").option("inlineBytes", 0).save(url)
     back = spark.read.format("segstore").load(url)
     segstore.open(url).verify().check()
-    again = _stream(spark, url, f"{url}-streamed")
+    writer = spark.readStream.format("segstore").load(url).writeStream.format("segstore")
+    start_query(writer.option("path", f"{url}-2"), f"{url}-at", now=True)
+    again = spark.read.format("segstore").load(f"{url}-2")
     return [(each.orderBy("row").collect(), each.schema) for each in (df, back, again)]
-
-
-def _stream(spark: SparkSession, source: str, target: str) -> DataFrame:
-    """The rows after a streaming query has read and written them."""
-    events = spark.readStream.format("segstore").load(source)
-    query = events.writeStream.format("segstore").option("checkpointLocation", f"{target}-at")
-    query.trigger(availableNow=True).start(target).awaitTermination()
-    return spark.read.format("segstore").load(target)
 
 
 @pytest.mark.smoke
@@ -151,6 +148,8 @@ def test_comments_and_metadata_come_back(spark, append, load):
             StructField("s", StructType([StructField("b", StringType(), True, {"comment": "in"})])),
         ]
     )
+    append(spark.createDataFrame([], schema))
+    assert load().schema == nullable(schema)
     append(spark.createDataFrame([(1, ("x",))], schema))
     assert load().schema == nullable(schema)
 
@@ -175,12 +174,6 @@ def with_metadata(metadata: dict[str, object]) -> StructType:
     return StructType([StructField(f"c{n}", of, True, metadata) for n, of in enumerate(types)])
 
 
-def test_plan_metadata_of_columns_is_not_stored():
-    noted = with_metadata(KEPT | NOTED)
-    assert json.loads(to_spark_json(noted)) == json.loads(with_metadata(KEPT).json())
-    assert from_stored(to_stored(noted), noted.json()) == with_metadata(KEPT)
-
-
 def test_notes_of_sparks_plans_reach_no_other_session(spark, url, append, tmp_path):
     """Handed on, a watermark drops late rows, and a session window's mark merges groups."""
     noted, clean = with_metadata(KEPT | NOTED), with_metadata(KEPT)
@@ -200,13 +193,14 @@ def test_notes_of_sparks_plans_reach_no_other_session(spark, url, append, tmp_pa
 
 
 def test_every_note_that_spark_knows_of_is_left_out(spark):
+    """Of columns and fields within them; what users have noted is kept."""
     names = spark._jvm.org.apache.spark.sql.catalyst.util.__getattr__("package$")
     keys = names.__getattr__("MODULE$").INTERNAL_METADATA_KEYS()
     found = [keys.apply(n) for n in range(keys.size())]
     assert {"__metadata_col", "__qualified_access_only"} <= {*found}
-    noted = with_metadata(dict.fromkeys(found, True))
-    left = from_stored(to_stored(noted), noted.json())
-    assert {key for field in left for key in field.metadata} == set()
+    noted, clean = with_metadata(KEPT | NOTED | dict.fromkeys(found, True)), with_metadata(KEPT)
+    assert json.loads(to_spark_json(noted)) == json.loads(clean.json())
+    assert from_stored(to_stored(noted), noted.json()) == clean
 
 
 def test_char_and_varchar_come_back_as_a_table_has_them(spark, append, load):
@@ -221,24 +215,6 @@ def test_char_and_varchar_come_back_as_a_table_has_them(spark, append, load):
         spark.sql("DROP TABLE chars")
 
 
-def test_char_in_an_array_round_trips_if_spark_keeps_it(spark, append, load):
-    spark.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
-    try:
-        df = spark.sql("SELECT array(CAST('x' AS CHAR(3))) AS a, CAST('abc' AS CHAR(5)) AS c")
-        append(df)
-        assert load().select("a", "c").schema.simpleString() == df.schema.simpleString()
-        assert load().collect() == df.collect()
-    finally:
-        spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
-
-
-def test_empty_dataframe_makes_a_stream_with_its_schema(spark, url, append, load):
-    append(all_types(spark).limit(0))
-    assert segstore.open(url).tail == 0
-    assert load().schema == nullable(all_types(spark).schema)
-    assert load().collect() == []
-
-
 def test_empty_partitions_and_empty_batches_leave_no_trace(spark, url, append, load):
     rows = spark.range(10).repartition(2).filter("id = 3").repartitionByRange(6, "id")
     append(rows)
@@ -249,14 +225,11 @@ def test_empty_partitions_and_empty_batches_leave_no_trace(spark, url, append, l
 
 
 def test_large_var_types_and_small_batches_store_the_same(spark, append, load):
-    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
-    try:
+    arrow = "spark.sql.execution.arrow"
+    settings = {f"{arrow}.useLargeVarTypes": "true", f"{arrow}.maxRecordsPerBatch": "1"}
+    with session_settings(spark, settings):
         append(spark.range(5).selectExpr("id", "string(id) AS s", "binary(string(id)) AS b"))
         rows = load().collect()
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert load().schema.simpleString() == "struct<id:bigint,s:string,b:binary>"
     assert [tuple(row) for row in rows] == [
         (n, str(n), bytearray(str(n).encode())) for n in range(5)
@@ -281,26 +254,6 @@ def test_stream_from_python_gets_types_from_arrow(url, load):
     assert row.asDict() == {"u": 2**64 - 1, "d": "x", "t": "00:00:00.000001", "z": 0, "l": [1]}
 
 
-@pytest.mark.parametrize(
-    ("expression", "message"),
-    [
-        ("array(struct(1 AS bad, 2 AS bad)) AS s", "names=['bad'], where='s.element'"),
-        ("make_interval(1, 2, 3) AS bad", "bad#"),  # Spark's own refusal
-    ],
-)
-def test_what_cannot_be_kept_is_refused_by_name_before_any_task(
-    spark, url, append, expression, message
-):
-    group = uuid.uuid4().hex
-    spark.sparkContext.setJobGroup(group, "refused")
-    df = spark.range(3).selectExpr(expression)
-    with pytest.raises(AnalysisException) as caught:
-        append(df)
-    assert message in str(caught.value)
-    assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
-    assert not segstore.exists(url)
-
-
 @pytest.mark.smoke
 def test_year_month_intervals_are_kept_as_the_error_says(spark, append, load):
     df = spark.sql("SELECT INTERVAL '-1-2' YEAR TO MONTH AS c")
@@ -310,6 +263,20 @@ def test_year_month_intervals_are_kept_as_the_error_says(spark, append, load):
     append(df.selectExpr("CAST(CAST(c AS INTERVAL MONTH) AS INT) AS c"))
     same = "make_ym_interval(0, c) = INTERVAL '-1-2' YEAR TO MONTH AS same"
     assert load().selectExpr("c", same).first().asDict() == {"c": -14, "same": True}
+
+
+def test_what_cannot_be_kept_is_refused_by_name_before_any_task(spark, url, append):
+    group = uuid.uuid4().hex
+    spark.sparkContext.setJobGroup(group, "refused")
+    for expression, message in (
+        ("array(struct(1 AS bad, 2 AS bad)) AS s", "names=['bad'], where='s.element'"),
+        ("make_interval(1, 2, 3) AS bad", "bad#"),  # Spark's own refusal
+    ):
+        with pytest.raises(AnalysisException) as caught:
+            append(spark.range(3).selectExpr(expression))
+        assert message in str(caught.value)
+    assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
+    assert not segstore.exists(url)
 
 
 @pytest.mark.slow
@@ -323,41 +290,29 @@ def test_vectors_of_spark_ml_come_back(spark, append, load):
 
 
 @pytest.mark.slow
-def test_user_defined_type_comes_back_where_its_class_is(spark, url, append, load):
-    from udts import Point, PointUDT
-
+def test_user_defined_type_comes_back_where_its_class_is(spark, url, append, load, tmp_path):
+    """A stream whose type's class is elsewhere is readable all the same, in its plain form."""
     schema = StructType(
-        [StructField("p", PointUDT()), StructField("l", ArrayType(PointUDT())), *_PLAIN]
+        [
+            StructField("p", PointUDT()),
+            StructField("l", ArrayType(PointUDT())),
+            StructField("n", IntegerType()),
+        ]
     )
     df = spark.createDataFrame([(Point(1.0, 2.0), [Point(3.0, 4.0), None], 7)], schema)
     append(df)
     assert load().schema == schema
     assert load().collect() == df.collect()
-    assert "serializedClass" not in snapshot(segstore.open(url)).spark_schema
-
-
-def test_user_defined_type_falls_back_to_its_plain_form(spark, url, append, load, tmp_path):
-    """A stream whose type's class is elsewhere is readable all the same."""
-    from udts import PointUDT
-
-    schema = StructType([StructField("p", PointUDT()), *_PLAIN])
-    append(spark.createDataFrame([], schema))
+    text, stored = snapshot(segstore.open(url)).spark_schema, segstore.open(url).schema
+    assert "serializedClass" not in text
     for name in ("gone.PointUDT", "udts.Gone", "os.abort", "udts.Point"):
-        _rename_class(url, f"{tmp_path}/{name}", name)
-        back = load(of=f"{tmp_path}/{name}")
+        kept = json.loads(text)
+        kept["fields"][0]["type"]["pyClass"] = name
+        kept["fields"][0]["type"]["serializedClass"] = "gANjb3MKYWJvcnQKcQAu"
+        segstore.create(f"{tmp_path}/{name}", stored, spark_schema=json.dumps(kept))
+        back = load(of=f"{tmp_path}/{name}").select("p", "n")
         assert back.schema.simpleString() == "struct<p:array<double>,n:int>"
-        assert back.collect() == []
-
-
-_PLAIN = [StructField("n", IntegerType())]
-
-
-def _rename_class(url, to, name):
-    text = snapshot(segstore.open(url)).spark_schema
-    kept = json.loads(text)
-    kept["fields"][0]["type"]["pyClass"] = name
-    kept["fields"][0]["type"]["serializedClass"] = "gANjb3MKYWJvcnQKcQAu"
-    segstore.create(to, segstore.open(url).schema, spark_schema=json.dumps(kept))
+    assert back.collect() == []
 
 
 def test_other_columns_are_read_where_spark_lacks_a_type(spark, url, monkeypatch):

@@ -12,7 +12,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader
 
 import segstore_ds as segstore
-from segstore_ds.spark.source import SegstoreDataSource
 
 pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("verified")]
 
@@ -144,13 +143,6 @@ def test_columns_added_in_the_catalog_fail_by_name(sql):
         sql("SELECT id FROM t WITH (path = '/tmp/s')")
 
 
-def test_views_over_a_table_show_every_append(sql, url):
-    sql("CREATE TEMPORARY VIEW n AS SELECT id FROM t WITH (path = '/tmp/s')")
-    for number in (4, 5):
-        assert sql("SELECT id FROM v") == sql("SELECT id FROM n") == list(range(number))
-        segstore.open(url).append(pa.table({"id": [number]}))
-
-
 @pytest.mark.parametrize(("view", "cached"), [("s", True), ("v", False)])
 def test_cache_serves_snapshots_alone(spark, sql, url, view, cached):
     sql(f"CACHE TABLE {view}")
@@ -164,15 +156,6 @@ def test_snapshot_is_current_again_when_it_is_made_again(sql):
     assert sql("SELECT id FROM s") == [0, 1, 2]
     sql("CREATE OR REPLACE TEMPORARY VIEW s USING segstore OPTIONS (path '/tmp/s')")
     assert sql("SELECT id FROM s") == [*BEFORE, 4]
-
-
-def test_overwrite_of_a_snapshot_with_itself_can_be_taken_back(sql, url):
-    """What it never read is gone: 3."""
-    version = segstore.open(url).version
-    sql("INSERT OVERWRITE s SELECT id FROM s")
-    assert ids(url) == [0, 1, 2]
-    segstore.open(url).restore(version)
-    assert ids(url) == BEFORE
 
 
 def test_tables_from_python(spark, sql, url):
@@ -189,69 +172,9 @@ def test_tables_from_python(spark, sql, url):
         spark.range(1).write.option("path", url).mode("append").insertInto("n")
 
 
-class _Noted(SegstoreDataSource):
-    """The format under another name; notes what Spark asks of it."""
-
-    notes: str
-
-    @classmethod
-    def name(cls) -> str:
-        return "noted"
-
-    def _note(self, question: str) -> None:
-        with Path(self.notes).open("a") as notes:
-            notes.write(f"{question}\n")
-
-    def schema(self):
-        self._note("schema")
-        return super().schema()
-
-    def reader(self, schema):
-        self._note("reader")
-        return super().reader(schema)
-
-
-@pytest.fixture
-def asked(spark, tmp_path: Path) -> Callable[[], list[str]]:
-    """Return what Spark has asked of the format `noted` since the last call."""
-    path = tmp_path / "notes"
-
-    class Noted(_Noted):  # of a function, so it travels by value, with the path
-        notes = str(path)
-
-    spark.dataSource.register(Noted)
-
-    def since() -> list[str]:
-        found = path.read_text().splitlines() if path.exists() else []
-        path.write_text("")
-        return found
-
-    return since
-
-
-def test_spark_asks_nothing_of_a_snapshot_after_its_first_query(spark, sql, url, asked):
-    """So no code of ours could show the newer events. Where this fails, Spark has got a hook."""
-    sql("CREATE OR REPLACE TEMPORARY VIEW s USING noted OPTIONS (path '/tmp/s')")
-    assert asked() == ["schema"]
-    assert sql("SELECT id FROM s") == BEFORE
-    assert asked() == ["reader"]
-    segstore.open(url).append(pa.table({"id": [4]}))
-    for statement in ("SELECT id FROM s", "REFRESH TABLE s", "SELECT id FROM s WHERE id > 0"):
-        sql(statement)
-    assert spark.table("s").count() == len(BEFORE)
-    assert asked() == ["reader"] * 3 * PLANS_AGAIN
-    sql("CREATE TABLE n USING noted OPTIONS (path '/tmp/s')")
-    asked()
-    for _ in range(2):
-        assert sql("SELECT id FROM n WITH (path = '/tmp/s')") == [*BEFORE, 4]
-        assert asked() == ["reader"]
-
-
-def test_spark_plans_a_table_once_per_statement(sql, asked):
+def test_spark_plans_a_table_once_per_statement(sql):
     """Wrong rows that no code of ours sees. Where this fails, Spark and the page got better."""
-    sql("CREATE TABLE n USING noted OPTIONS (path '/tmp/s')")
-    asked()
+    sql("CREATE TABLE n USING segstore OPTIONS (path '/tmp/s')")
     both = "SELECT id FROM n WITH (path = '/tmp/s', startCut = 3) UNION ALL SELECT id FROM {}"
     assert sql(both.format("n WITH (path = '/tmp/s')")) == [3, 3]
-    assert asked() == ["reader"] * (1 + PLANS_AGAIN)
     assert sql(both.format("t WITH (path = '/tmp/s')")) == sorted([3, *BEFORE])

@@ -1,6 +1,7 @@
-"""Running queries over the streams of a folder, which join and leave meanwhile."""
+"""Running queries over the streams of a folder, and over named sources, which come and go."""
 
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pyarrow as pa
 import pytest
 from checkpoints import start_query
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import segstore_ds as segstore
 from segstore_ds.spark.versions import SupportsTriggerAvailableNow
@@ -55,9 +57,7 @@ def arrived(url: str) -> dict[str, list[int]]:
     return found
 
 
-def test_streams_join_and_leave_a_query_that_stops_and_goes_on(
-    tmp_path: Path, start: Callable[..., StreamingQuery], url: str
-) -> None:
+def test_streams_join_and_leave_a_query_that_stops_and_goes_on(tmp_path, start, url) -> None:
     """The limit holds in each batch, and no event comes twice over restarts."""
     for name in "abc":
         extend(tmp_path, name, 4)
@@ -81,11 +81,40 @@ def test_streams_join_and_leave_a_query_that_stops_and_goes_on(
         start(now=True)
 
 
-def test_a_query_into_its_own_folder_is_an_error(
-    tmp_path: Path, start: Callable[..., StreamingQuery]
-) -> None:
+def test_a_query_into_its_own_folder_is_an_error(tmp_path, start) -> None:
     """It would never end."""
     extend(tmp_path, "a", 1)
     query = start("n", to=extend(tmp_path, "z", 1).url)
     with pytest.raises(StreamingQueryException, match="writes to the stream that it reads"):
         query.awaitTermination(120)
+
+
+@pytest.mark.skipif(not hasattr(DataStreamReader, "name"), reason="Spark 4.2 has the first")
+def test_sources_with_names_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
+    """Each event comes once, also of a source that was left out for a while."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")
+    segstore.spark.register(session)
+    streams = {
+        name: segstore.create(tmp_path / name, pa.schema([("n", pa.int64())])) for name in "ab"
+    }
+    sent: dict[str, list[int]] = {"a": [], "b": []}
+
+    def append(name: str) -> None:
+        sent[name] += [1000 * ord(name) + len(sent[name]) + n for n in (0, 1)]
+        streams[name].append(pa.table({"n": sent[name][-2:]}))
+
+    def run(*names: str) -> list[int]:
+        reader = session.readStream.format("segstore")
+        rows = reduce(DataFrame.union, [reader.name(n).load(streams[n].url) for n in names])
+        sink = rows.writeStream.format("segstore").option("path", f"{tmp_path}/out")
+        start_query(sink, f"{tmp_path}/checkpoint", now=True)
+        return sorted(segstore.open(f"{tmp_path}/out").read().read_all()["n"].to_pylist())
+
+    append("a")
+    append("b")
+    assert run("a") == sent["a"]
+    for appended, names in (("a", "ba"), ("ab", "ab"), ("b", "b"), ("a", "ab")):
+        for name in appended:
+            append(name)
+        assert run(*names) == sent["a"] + sent["b"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from checkpoints import start_query
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -27,14 +28,11 @@ def _lose(folder: Path, *versions: int) -> None:
 def _drain(spark: SparkSession, folder: Path, **options: object) -> None:
     events = spark.readStream.format("segstore").option("maxRowsPerTrigger", 5)
     writer = events.load(str(folder / "a")).writeStream.format("segstore").options(**options)
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    writer.option("path", str(folder / "b")).trigger(availableNow=True).start().awaitTermination()
+    start_query(writer.option("path", str(folder / "b")), str(folder / "checkpoint"), now=True)
 
 
 @pytest.mark.parametrize("grown", [False, True])
-def test_a_source_that_lost_what_was_read_is_refused(
-    spark: SparkSession, tmp_path: Path, grown: bool
-) -> None:
+def test_a_source_that_lost_what_was_read_is_refused(spark, tmp_path, grown) -> None:
     """Beyond the tail, and also where new events took the offsets: none is passed over."""
     stream = segstore.create(tmp_path / "a", SCHEMA)
     for start in (0, 5, 10):

@@ -1,18 +1,17 @@
 """The streaming source as Spark drives it, without Spark: offsets, ends, and what is refused."""
 
 import datetime as dt
-import itertools
 import json
-import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
+from query_kit import SCHEMA, as_spark, ends, follow, numbers, rows, start_reader
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -23,80 +22,17 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.log.commit import Change
-from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
-from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
-from segstore_ds.spark.versions import ReadAllAvailable
-from segstore_ds.status.table_status import TableStatus
-from segstore_ds.stream.connector import queries
 from segstore_ds.stream.stream import Stream
-
-SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
-Value = dict[str, Any]
-
-
-def numbers(start: int, end: int) -> pa.Table:
-    """Return the events start to end."""
-    columns = {"n": list(range(start, end)), "s": [f"s{n}" for n in range(start, end)]}
-    return pa.table(columns, SCHEMA)
-
-
-@pytest.fixture
-def stream(url: str) -> Stream:
-    """A stream of three segments of ten events."""
-    made = segstore.create(url, SCHEMA)
-    for start in (0, 10, 20):
-        made.append(numbers(start, start + 10))
-    return made
 
 
 @pytest.fixture
 def query(url: str) -> Callable[..., SegstoreStreamReader]:
-    """Start a query: what Spark's offset process holds."""
-
-    def start(schema: StructType | None = None, **options: object) -> SegstoreStreamReader:
-        given = {"path": url, **{name: str(value) for name, value in options.items()}}
-        source = SegstoreDataSource(given)
-        return source.streamReader(schema or source.schema())
-
-    return start
+    """Start a query of the stream."""
+    return partial(start_reader, url)
 
 
-def follow(
-    reader: SegstoreStreamReader, start: Value | None = None, *, everything: bool = False
-) -> Iterator[tuple[Value, Value]]:
-    """Yield the micro-batches that Spark would run until there is nothing new."""
-    limit = ReadAllAvailable() if everything else reader.getDefaultReadLimit()
-    given = start if start is not None else as_spark(reader.initialOffset())
-    while (end := as_spark(reader.latestOffset(given, limit))) != given:
-        assert json.dumps(end) != json.dumps(given)
-        yield given, end
-        given = end
-
-
-def as_spark(value: Value) -> Value:
-    """Take an offset through JSON text, as Spark does."""
-    return json.loads(json.dumps(value))
-
-
-def rows(reader: SegstoreStreamReader, start: Value, end: Value) -> list[dict[str, Any]]:
-    """Read a batch with the tasks' copy of the reader."""
-    tasks = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own bytes
-    found = []
-    plan = pickle.dumps(reader.partitions(start, end))
-    for partition in pickle.loads(plan):  # noqa: S301 - our own bytes
-        for batch in tasks.read(partition):
-            found += batch.to_pylist()
-    return found
-
-
-def ends(batches: list[tuple[Value, Value]]) -> list[int]:
-    return [end["offset"] for _, end in batches]
-
-
-def test_first_batch_binds_the_start_and_later_ones_go_on(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_first_batch_binds_the_start_and_later_ones_go_on(stream, query) -> None:
     """Every event once, in order, within the limit."""
     reader = query(maxRowsPerTrigger=7)
     batches = list(follow(reader))
@@ -108,9 +44,7 @@ def test_first_batch_binds_the_start_and_later_ones_go_on(
     assert [row["n"] for row in rows(reader, *more[0])] == [30, 31, 32]
 
 
-def test_offset_is_one_canonical_text(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_offset_is_one_canonical_text(stream, query) -> None:
     """Nothing new gives the same text, whatever the order of keys it comes back in."""
     reader = query()
     [(_, end)] = follow(reader)
@@ -121,8 +55,7 @@ def test_offset_is_one_canonical_text(
     assert reader.reportLatestOffset()["offset"] == stream.tail
 
 
-@pytest.mark.usefixtures("stream")
-def test_idle_poll_looks_at_two_files(query: Callable[..., SegstoreStreamReader]) -> None:
+def test_idle_poll_looks_at_two_files(stream, query) -> None:
     """On a local disk: the next commit and the last one; elsewhere it is one request."""
     reader = query()
     [(_, end)] = follow(reader)
@@ -133,54 +66,48 @@ def test_idle_poll_looks_at_two_files(query: Callable[..., SegstoreStreamReader]
     assert storage.stats.total - before == 20
 
 
-@pytest.mark.usefixtures("stream")
-def test_read_all_available_passes_over_every_limit(
-    query: Callable[..., SegstoreStreamReader],
-) -> None:
-    """What Trigger.Once asks for."""
-    reader = query(maxRowsPerTrigger=1, maxBytesPerTrigger=1)
-    assert ends(list(follow(reader, everything=True))) == [30]
-
-
-@pytest.mark.parametrize(
-    ("segments", "options"),
-    [
-        (1000, {"maxRowsPerTrigger": 1}),
-        (1000, {"maxRowsPerTrigger": 7}),
-        (1000, {"maxBytesPerTrigger": 1}),
-        (1000, {"maxBytesPerTrigger": 1500}),
-        (1, {}),
-        (2, {"maxRowsPerTrigger": 13, "maxBytesPerTrigger": "2k"}),
-    ],
-)
-def test_limits_hold_together_and_exactly(
-    stream: Stream,
-    query: Callable[..., SegstoreStreamReader],
-    segments: int,
-    options: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The batches are those of the pure plan over the stream's segments."""
-    monkeypatch.setattr(queries, "BATCH_SEGMENTS", segments)
-    for n in range(30, 45):
-        stream.append(numbers(n, n + 1))
-    reader = query(**options)
+def test_limits_hold_together(stream, query, monkeypatch) -> None:
+    """Of rows, bytes and segments; what Trigger.Once asks for passes over all of them."""
+    assert ends(list(follow(query(maxBytesPerTrigger=1)))) == list(range(1, 31))
+    monkeypatch.setattr("segstore_ds.stream.connector.queries.BATCH_SEGMENTS", 2)
+    reader = query(maxRowsPerTrigger=13, maxBytesPerTrigger="2k")
     batches = list(follow(reader))
-    root = stream._log.root
-    size = {"2k": 2048}.get(options.get("maxBytesPerTrigger"), options.get("maxBytesPerTrigger"))
-    limits = BatchLimits(options.get("maxRowsPerTrigger"), size, segments)
-    expected, cursor = [], 0
-    while cursor < root.tail:
-        listed = TableStatus(stream._log.storage).segments(root, cursor, root.tail)
-        cursor = plan_batch_end(listed, cursor, root.tail, limits)
-        expected.append(cursor)
-    assert ends(batches) == expected
-    assert [row["n"] for batch in batches for row in rows(reader, *batch)] == list(range(45))
+    assert ends(batches) == [13, 26, 30]
+    assert [row["n"] for batch in batches for row in rows(reader, *batch)] == list(range(30))
+    assert ends(list(follow(query()))) == [20, 30]
+    assert ends(list(follow(query(maxRowsPerTrigger=1), everything=True))) == [30]
 
 
-def test_available_now_ends_at_the_tail_of_its_start(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_start_in_every_form(stream, query) -> None:
+    """Also a place where there is nothing yet, a time, and a position."""
+    cuts = {"head": 0, "12": 12, "tail": 30, "version:2": 20, "2001-01-01T00:00:00Z": 0}
+    for cut, first in {**cuts, stream.position(25).to_json(): 25}.items():
+        reader = query(startCut=cut)
+        [batch] = follow(reader)
+        assert (batch[1]["offset"], batch[1]["origin"]) == (30, first)
+        assert [row["n"] for row in rows(reader, *batch)] == list(range(first, 30))
+
+
+def test_places_that_are_not_in_the_stream_are_refused(stream, query) -> None:
+    """A typing error must not wait for ever, and no other stream is followed in silence."""
+    with pytest.raises(PositionError, match="beyond the tail"):
+        next(follow(query(startCut=31)))
+    with pytest.raises(InvalidInputError, match="start is after end"):
+        next(follow(query(startCut=20, endCut=10)))
+    with pytest.raises(InvalidInputError, match="can't end at the head"):
+        query(endCut="head").initialOffset()
+    reader = query()
+    [(_, end)] = follow(reader)
+    beyond, limit = {**end, "offset": 31}, reader.getDefaultReadLimit()
+    with pytest.raises(PositionError, match="beyond the tail"):
+        reader.latestOffset(beyond, limit)
+    with pytest.raises(PositionError, match="beyond the tail"):
+        reader.partitions(end, beyond)
+    with pytest.raises(PositionError, match="not written by segstore"):
+        reader.latestOffset({"topic": {"0": 17}}, limit)  # a checkpoint of a Kafka query, say
+
+
+def test_available_now_ends_at_the_tail_of_its_start(stream, query) -> None:
     """What comes after the query began is the next one's."""
     reader = query(maxRowsPerTrigger=20)
     reader.prepareForTriggerAvailableNow()
@@ -192,34 +119,7 @@ def test_available_now_ends_at_the_tail_of_its_start(
     assert ends(list(follow(late))) == [40]
 
 
-@pytest.mark.usefixtures("stream")
-@pytest.mark.parametrize(
-    ("cut", "first"), [("head", 0), ("12", 12), ("tail", 30), ("version:2", 20), (None, 0)]
-)
-def test_start_in_every_form(
-    query: Callable[..., SegstoreStreamReader], cut: str | None, first: int
-) -> None:
-    """Also a place where there is nothing yet."""
-    reader = query(**({"startCut": cut} if cut else {}))
-    batches = list(follow(reader))
-    assert ends(batches) == [30]
-    assert batches[0][1]["origin"] == first
-    assert [row["n"] for row in rows(reader, *batches[0])] == list(range(first, 30))
-
-
-def test_start_at_a_time_and_at_a_position(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
-    """A position is a text too."""
-    position = stream.position(25).to_json()
-    assert [e["origin"] for _, e in follow(query(startCut=position))] == [25]
-    long_ago = dt.datetime(2001, 1, 1, tzinfo=dt.UTC).isoformat()
-    assert [e["origin"] for _, e in follow(query(startCut=long_ago))] == [0]
-
-
-def test_first_batch_that_runs_again_begins_where_it_began(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_first_batch_that_runs_again_begins_where_it_began(stream, query) -> None:
     """Spark asks for the initial offset again: tail is elsewhere by then, the batch is not."""
     first = query(startCut="tail")
     [(start, bound)] = follow(first)
@@ -236,20 +136,7 @@ def test_first_batch_that_runs_again_begins_where_it_began(
     assert start == {"cut": "tail"}
 
 
-@pytest.mark.usefixtures("stream")
-def test_start_beyond_the_tail_is_refused(query: Callable[..., SegstoreStreamReader]) -> None:
-    """A typing error must not wait for events for ever."""
-    with pytest.raises(PositionError, match="beyond the tail"):
-        next(follow(query(startCut=31)))
-    with pytest.raises(InvalidInputError, match="start is after end"):
-        next(follow(query(startCut=20, endCut=10)))
-    with pytest.raises(InvalidInputError, match="can't end at the head"):
-        query(endCut="head").initialOffset()
-
-
-def test_nothing_past_the_end_is_delivered(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_nothing_past_the_end_is_delivered(stream, query) -> None:
     """An end that is there, one that is still to come, and one given by version or time."""
     assert ends(list(follow(query(endCut=15, maxRowsPerTrigger=10)))) == [10, 15]
     assert ends(list(follow(query(endCut="version:2")))) == [20]
@@ -265,6 +152,7 @@ def test_nothing_past_the_end_is_delivered(
     assert ends(list(follow(by_version, at))) == [38]
     assert ends(list(follow(by_offset, same))) == [35]
     assert ends(list(follow(by_time))) == [34]
+    assert ends(list(follow(query(endCut="2999-01-01T00:00:00Z")))) == [40]
 
 
 def test_query_never_goes_back(stream: Stream, query: Callable[..., SegstoreStreamReader]) -> None:
@@ -277,30 +165,17 @@ def test_query_never_goes_back(stream: Stream, query: Callable[..., SegstoreStre
         stream.overwrite(numbers(30, 31))
 
 
-@pytest.mark.usefixtures("stream")
-def test_end_at_a_time_to_come_takes_what_is_there(
-    query: Callable[..., SegstoreStreamReader],
-) -> None:
-    """Everything committed so far was committed before it."""
-    assert ends(list(follow(query(endCut="2999-01-01T00:00:00Z")))) == [30]
-
-
-def test_events_below_the_head_are_named(
-    stream: Stream,
-    query: Callable[..., SegstoreStreamReader],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_events_below_the_head_are_named(stream, query, caplog) -> None:
     """A position below the head is an error, or is moved to the head with a warning."""
     strict, lenient = query(), query(failOnDataLoss=False, maxRowsPerTrigger=4)
-    reached = stream.position(12)
-    at = {"generation": 0, "offset": 12, "origin": 0, "stream": reached.stream_id}
+    at = {"generation": 0, "offset": 12, "origin": 0, "stream": stream.position(12).stream_id}
     plan = {**at, "offset": 30}
     stream.overwrite(numbers(100, 106))
     assert (stream.head, stream.tail) == (30, 36)
-    with pytest.raises(TruncatedError, match=r"lost='\[12, 30\)'"):
-        strict.latestOffset(at, strict.getDefaultReadLimit())
-    with pytest.raises(TruncatedError, match=r"lost='\[12, 30\)'"):
-        strict.partitions(at, plan)
+    limit = strict.getDefaultReadLimit()
+    for ask in (lambda: strict.latestOffset(at, limit), lambda: strict.partitions(at, plan)):
+        with pytest.raises(TruncatedError, match=r"lost='\[12, 30\)'"):
+            ask()
     assert lenient.partitions(at, plan) == []
     assert "the events [12, 30) of" in caplog.text
     batches = list(follow(lenient, at))
@@ -309,8 +184,7 @@ def test_events_below_the_head_are_named(
     assert found == list(range(100, 106))
 
 
-@pytest.mark.usefixtures("stream")
-def test_recreated_stream_is_an_error(query: Callable[..., SegstoreStreamReader], url: str) -> None:
+def test_recreated_stream_is_an_error(stream, query, url) -> None:
     """An offset of the old one is refused, with what to do."""
     reader = query()
     [(_, end)] = follow(reader)
@@ -324,31 +198,7 @@ def test_recreated_stream_is_an_error(query: Callable[..., SegstoreStreamReader]
         reader.latestOffset(end, reader.getDefaultReadLimit())
 
 
-@pytest.mark.usefixtures("stream")
-def test_offset_beyond_the_tail_is_refused(query: Callable[..., SegstoreStreamReader]) -> None:
-    """A stream that was set back to a copy must not be followed in silence."""
-    reader = query()
-    [(_, end)] = follow(reader)
-    beyond = {**end, "offset": 31}
-    for ask in (
-        lambda: reader.latestOffset(beyond, reader.getDefaultReadLimit()),
-        lambda: reader.partitions(end, beyond),
-    ):
-        with pytest.raises(PositionError, match="beyond the tail"):
-            ask()
-
-
-@pytest.mark.usefixtures("stream")
-def test_offset_of_another_source_is_refused(query: Callable[..., SegstoreStreamReader]) -> None:
-    """A checkpoint of a Kafka query, say."""
-    reader = query()
-    with pytest.raises(PositionError, match="not written by segstore"):
-        reader.latestOffset({"topic": {"0": 17}}, reader.getDefaultReadLimit())
-
-
-def test_purged_versions_break_no_restart(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_purged_versions_break_no_restart(stream, query) -> None:
     """Offsets are logical: neither the start's version nor the checkpoint's is needed again."""
     first = query(startCut="version:1", maxRowsPerTrigger=5)
     _, end = next(follow(first))
@@ -363,9 +213,7 @@ def test_purged_versions_break_no_restart(
     assert [row["n"] for row in rows(again, start, last)] == list(range(15, 60))
 
 
-def test_columns_filters_and_offsets_as_in_batch(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_columns_filters_and_offsets_as_in_batch(stream, query) -> None:
     """Options of a batch read mean the same."""
     reader = query(
         columns="s",
@@ -390,9 +238,7 @@ def test_columns_filters_and_offsets_as_in_batch(
         projected.partitions(batch[1], {**batch[1], "offset": 0, "origin": 0})
 
 
-def test_wider_column_ends_the_query_with_a_remedy(
-    url: str, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_wider_column_ends_the_query_with_a_remedy(url, query) -> None:
     """A query's columns are those of its start, and it reads no batch that has others."""
     stream = segstore.create(url, pa.schema([("n", pa.int32())]))
     stream.append(pa.table({"n": pa.array([1], pa.int32())}))
@@ -414,9 +260,7 @@ def test_wider_column_ends_the_query_with_a_remedy(
     assert [row["n"] for row in rows(query(), *batch)] == [3]
 
 
-def test_few_events_wait_for_more(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_few_events_wait_for_more(stream, query) -> None:
     """Spark is told the start again, which is no batch; then one batch has all."""
     reader = query(minRowsPerTrigger=35, startCut=5)
     [(_, begun)] = follow(reader)
@@ -427,9 +271,7 @@ def test_few_events_wait_for_more(
     assert ends(list(follow(query(minRowsPerTrigger=40, maxTriggerDelay="0s"), begun))) == [41]
 
 
-def test_minimum_leaves_no_event_behind_at_an_end(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
+def test_minimum_leaves_no_event_behind_at_an_end(stream, query) -> None:
     """The triggers `Once` and `AvailableNow` take all, and so does a query that reaches its end."""
     reader = query(minRowsPerTrigger=35)
     assert ends(list(follow(reader, everything=True))) == [30]
@@ -441,17 +283,3 @@ def test_minimum_leaves_no_event_behind_at_an_end(
     assert ends(list(follow(query(minRowsPerTrigger=35)))) == [30]
     with pytest.raises(InvalidInputError, match="above maxRowsPerTrigger"):
         query(minRowsPerTrigger=35, maxRowsPerTrigger=34).initialOffset()
-
-
-def test_tasks_are_packed_as_in_batch(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
-) -> None:
-    """Small segments together, large ones split where frames begin, and in offset order."""
-    stream.append(numbers(30, 70), layout=segstore.Layout(inline_bytes=0, frame_rows=2))
-    assert len(query().partitions(*next(follow(query())))) == 1
-    split = query(minPartitions=8)
-    parts = split.partitions(*next(follow(split)))
-    assert len(parts) > 4
-    starts = [part.value[0][1].slices[0].start for part in parts]
-    assert starts == sorted(starts)
-    assert all(a <= b for a, b in itertools.pairwise(starts))

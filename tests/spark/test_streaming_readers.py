@@ -1,16 +1,11 @@
 """Named readers of streaming queries: what is published when, and who may use a name."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from query_kit import as_spark, ask, numbers, start_reader
 
-import segstore_ds as segstore
 from segstore_ds.errors import (
     InvalidInputError,
     ReaderConflictError,
@@ -21,39 +16,15 @@ from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.spark.versions import ReadAllAvailable
 from segstore_ds.stream.stream import Stream
 
-SCHEMA = pa.schema([("n", pa.int64())])
-
-
-@pytest.fixture
-def stream(url: str) -> Stream:
-    """A stream of three segments of ten events."""
-    made = segstore.create(url, SCHEMA)
-    for start in (0, 10, 20):
-        made.append(numbers(start, start + 10))
-    return made
-
-
-def numbers(start: int, end: int) -> pa.Table:
-    """Return the events start to end."""
-    return pa.table({"n": list(range(start, end))}, SCHEMA)
-
 
 @pytest.fixture
 def query(url: str) -> Callable[..., SegstoreStreamReader]:
-    """Start a query: what Spark's offset process holds."""
+    """Start a query with a named reader."""
 
     def start(name: str = "etl", **options: object) -> SegstoreStreamReader:
-        given = {"path": url, "readerName": name}
-        given |= {key: str(value) for key, value in options.items()}
-        source = SegstoreDataSource(given)
-        return source.streamReader(source.schema())
+        return start_reader(url, readerName=name, **options)
 
     return start
-
-
-def ask(reader: SegstoreStreamReader, start: dict[str, Any]) -> dict[str, Any]:
-    """Ask for the end of the next batch, through JSON as Spark does."""
-    return json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
 
 
 def published(stream: Stream, name: str = "etl") -> tuple[int, bool]:
@@ -81,36 +52,27 @@ def test_query_whose_checkpoint_is_lost_takes_over_and_goes_on(stream, query, re
         old.latestOffset({**end, "reader": old._published._token}, ReadAllAvailable())
     first = query("other", startCut=20, takeover=True)
     assert ask(first, first.initialOffset())["origin"] == 20
+    for name in ("../x", "_x", "a b"):  # a name is a folder
+        with pytest.raises(InvalidInputError, match="not a name of a reader"):
+            query(name).initialOffset()
+    nameless = SegstoreDataSource({"path": stream.url, "takeover": "true"}).streamReader(None)
     with pytest.raises(InvalidInputError, match="readerName"):
-        SegstoreDataSource({"path": stream.url, "takeover": "true"}).streamReader(
-            None
-        ).initialOffset()
+        nameless.initialOffset()
     refused = SegstoreDataSource({"path": stream.url, "versionAsOf": "1"}).streamReader(None)
     for call in (refused.initialOffset, refused.latestOffset, lambda: refused.partitions({}, {})):
         with pytest.raises(InvalidInputError, match="not to a stream read"):  # not by its creation
             call()
 
 
-def test_query_holds_back_retention_from_its_first_question_on(stream, query) -> None:
-    """Registered before the first batch is logged, at the place where it begins."""
-    reader = query(startCut=5)
-    end = ask(reader, reader.initialOffset())
-    assert published(stream) == (5, True)
-    assert stream.retain(max_bytes=0).head == 5
-    assert ask(reader, end) == end
-    assert published(stream) == (30, False)
-    assert stream.retain(max_bytes=0).head == 30
-
-
 def test_position_is_what_spark_has_done_not_what_it_was_given(stream, query) -> None:
     """A batch that is still running is held back; the commit publishes it as well."""
     reader = query(maxRowsPerTrigger=10)
     first = reader.initialOffset()
-    one = json.loads(json.dumps(reader.latestOffset(first, reader.getDefaultReadLimit())))
+    one = as_spark(reader.latestOffset(first, reader.getDefaultReadLimit()))
     assert published(stream)[0] == 0
     reader.commit(one)
     assert published(stream)[0] == 10
-    two = json.loads(json.dumps(reader.latestOffset(one, reader.getDefaultReadLimit())))
+    two = as_spark(reader.latestOffset(one, reader.getDefaultReadLimit()))
     assert (two["offset"], published(stream)) == (20, (10, False))
 
 
@@ -152,8 +114,7 @@ def test_query_that_never_logged_its_first_batch_may_start_again(stream, query) 
 
 def test_reader_name_added_later_is_logged_by_an_empty_batch(stream, query) -> None:
     """Offsets of before carry no owner: the next one does, and differs as text."""
-    plain = SegstoreDataSource({"path": stream.url})
-    reader = plain.streamReader(plain.schema())
+    reader = start_reader(stream.url)
     end = ask(reader, reader.initialOffset())
     named = query()
     later = ask(named, end)
@@ -188,41 +149,3 @@ def test_publishing_that_fails_does_not_end_the_query(stream, query, monkeypatch
     assert published(stream) == (0, True)
     ask(reader, end)
     assert published(stream) == (30, False)
-
-
-def test_wrong_name_is_refused_before_anything_runs(stream, query) -> None:
-    """A name is a folder."""
-    for name in ("../x", "_x", "a b"):
-        with pytest.raises(InvalidInputError, match="not a name of a reader"):
-            query(name).initialOffset()
-
-
-@pytest.mark.slow
-def test_available_now_publishes_its_last_position(
-    spark: SparkSession, stream: Stream, tmp_path: Path
-) -> None:
-    """Spark asks once more when nothing is left; another checkpoint can't use the name."""
-
-    def run(checkpoint: str) -> None:
-        (
-            spark.readStream.format("segstore")
-            .option("readerName", "etl")
-            .option("maxRowsPerTrigger", 12)
-            .load(stream.url)
-            .writeStream.format("segstore")
-            .option("path", f"{stream.url}-copy")
-            .option("checkpointLocation", f"{tmp_path}/{checkpoint}")
-            .trigger(availableNow=True)
-            .start()
-            .awaitTermination()
-        )
-
-    run("one")
-    assert published(stream) == (30, False)
-    stream.append(numbers(30, 35))
-    assert stream.retain().head == 30
-    run("one")
-    assert published(stream)[0] == 35
-    assert segstore.open(f"{stream.url}-copy").tail == 35
-    with pytest.raises(StreamingQueryException, match="SEG_READER_CONFLICT"):
-        run("two")

@@ -3,15 +3,13 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from process_kit import spark_environment
+from sessions import running_group
 from upkeep_driver import COPY_ID, ROWS, run
 
 import segstore_ds as segstore
@@ -51,30 +49,18 @@ class Job:
 
     def killed_at(self, place: str) -> bool:
         """Run the job and kill all its processes when one stops at a place; False: it was done."""
-        stopped, log = self.folder / "stopped", self.folder / "driver.log"
+        stopped, limit = self.folder / "stopped", time.monotonic() + START_LIMIT_S
         stopped.unlink(missing_ok=True)
-        paths = os.pathsep.join([str(HERE.parents[1]), str(HERE), str(HERE / "stopping")])
-        inside = spark_environment(PYTHONPATH=paths)
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, HERE / "upkeep_driver.py", self.verb, self.source, self.target],
-                env={**inside, "STOP_AT": place, "STOPPED": str(stopped)},
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        try:
-            limit = time.monotonic() + START_LIMIT_S
+        command = [HERE / "upkeep_driver.py", self.verb, self.source, self.target]
+        with running_group(command, self.folder, STOP_AT=place, STOPPED=str(stopped)) as process:
             while not stopped.exists() and process.poll() is None:
-                assert time.monotonic() < limit, log.read_text()[-3000:]
+                assert time.monotonic() < limit, (self.folder / "log").read_text()[-3000:]
                 time.sleep(0.02)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
-            process.wait()
-            if stopped.exists():
-                with suppress(ProcessLookupError):  # a worker may have ended with its JVM
-                    os.kill(int(stopped.read_text()), signal.SIGKILL)
-        assert stopped.exists() or process.returncode == 0, log.read_text()[-3000:]
+        if stopped.exists():
+            with suppress(ProcessLookupError):  # a worker may have ended with its JVM
+                os.kill(int(stopped.read_text()), signal.SIGKILL)
+        log = (self.folder / "log").read_text()
+        assert stopped.exists() or process.returncode == 0, log[-3000:]
         return stopped.exists()
 
     def check_source(self) -> None:
@@ -102,11 +88,8 @@ class Job:
             stream.refresh().maintain(grace=0, short_grace=True)
         report = stream.refresh().verify()
         assert report.check().leftovers == []
-        assert [
-            entry.path
-            for entry in stream.maintain(grace=86_400, dry_run=True).kept
-            if entry.dropped is None
-        ] == []
+        kept = stream.maintain(grace=86_400, dry_run=True).kept
+        assert [entry.path for entry in kept if entry.dropped is None] == []
 
 
 @pytest.mark.timeout(900)
