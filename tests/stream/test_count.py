@@ -4,6 +4,7 @@ import pytest
 from stream_kit import make_stream, numbers
 
 from segstore_ds.errors import FormatError, PositionError, TruncatedError
+from segstore_ds.read import segments
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
@@ -68,3 +69,15 @@ def test_count_takes_versions_times_and_cuts_as_read_does(stream):
     assert stream.scan(3, fail_on_data_loss=False).count() == 62
     with pytest.raises(PositionError):
         stream.scan(0, 71).count()
+
+
+def test_count_with_filters_skips_by_statistics(stream, monkeypatch):
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
+    stream._log.storage.stats.reset()
+    assert stream.scan(filters=[["n", ">=", 57]], read_cache_bytes=0).count() == 3
+    assert (
+        stream._log.storage.stats.requests["get_range"] == 2
+    )  # the footer of one segment, one frame
+    stream._log.storage.stats.reset()
+    assert stream.scan(filters=[["n", ">", 59]], read_cache_bytes=0).count() == 0
+    assert "get_range" not in stream._log.storage.stats.requests

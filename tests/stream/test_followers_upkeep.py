@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from follower_kit import Root, content, found
+from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, fresh_url, numbers
 
 from segstore_ds.errors import (
@@ -19,6 +19,7 @@ from segstore_ds.log.commit import Change
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("tight")
@@ -330,3 +331,36 @@ def test_follower_has_what_retires_a_cut_part(pair):
     report = follower.maintain(grace="7d", dry_run=True)
     assert [entry for entry in report.deleted if entry.path.startswith("segments/")] == []
     assert content(pair.follower).keys() >= refs.live | refs.retired.keys()
+
+
+def _shipped(pair: Pair, commits: int, root: str) -> list[str]:
+    """Return what was asked of a root while commits were made."""
+    asked: list[str] = []
+
+    def note(url: str, verb: str, name: str) -> None:
+        if url == root:
+            asked.append(f"{verb} {name}")
+
+    pair.world.watch = note
+    for n in range(commits):
+        pair.stream.append(numbers(n, n + 1))
+    pair.world.watch = lambda *_: None
+    return asked
+
+
+def test_a_shipped_commit_lists_no_status(pair, monkeypatch):
+    """However many status objects there are: a root says which of them are new."""
+    monkeypatch.undo()  # the limits of every day: ten commits in a row put no part
+    monkeypatch.setattr(append, "FRAME_MOST_BYTES", 0)
+    pair.stream.followers.add(pair.follower)
+    assert _shipped(pair, 1, pair.primary) != []
+    calls = _shipped(pair, 10, pair.primary)
+    assert [call for call in calls if call.startswith("list")] == []
+    calls = _shipped(pair, 10, pair.follower)
+    kinds = [call.partition("/")[0] for call in calls if not call.endswith("_latest")]
+    pieces = ["write segments"] * 3  # of one buffer: header, frame and index
+    sent = ["open_staged segments", *pieces, "commit segments"]
+    looked = ["get log", "info log", "get_range segments"]
+    each = [*sent, *looked, "create log", "info log"]
+    assert sorted(kinds) == sorted(each * 10)
+    assert content(pair.follower) == content(pair.primary)

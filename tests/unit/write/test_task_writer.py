@@ -3,6 +3,7 @@
 import itertools
 import os
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
 from segstore_ds.write.task_writer import TaskWriter, stage_few
+from unit.cache.suites import until
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 TOKEN = build_token(1, "0123456789ab")
@@ -193,3 +195,19 @@ def _check(task: TaskWriter, start: int, end: int) -> None:
     found = pa.Table.from_batches(task.read(start, end), SCHEMA)
     assert found["n"].to_pylist() == list(range(start, end))
     assert found["s"].to_pylist() == events(start, end)["s"].to_pylist()
+
+
+def test_rows_are_read_back_if_the_failure_was_there_before_their_encode(tmp_path, monkeypatch):
+    """The cache's thread has failed: no memory is given to the encoder, and no row is lost."""
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 256 << 10)
+    monkeypatch.setattr(segment_writer, "BUFFERS", 3)
+    monkeypatch.setattr("segstore_ds.storage.local.os.writev", _no_space)
+    task = begin(open_storage(tmp_path / "stream"), layout(), readable=True)
+    for start in range(0, 450, 100):
+        if start == 400:
+            until(lambda: task._segment._cache._failure.error is not None)
+        with suppress(StorageError):
+            task.append(events(start, start + 100))
+    assert task.rows == 500
+    _check(task, 0, 500)
+    task.abort()
