@@ -6,7 +6,18 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from faults import Fault, FaultStorage
-from stream_kit import DAY, SCHEMA, SOFT, STAGED, Meddling, make_stream, numbers, objects, values
+from stream_kit import (
+    DAY,
+    SCHEMA,
+    SOFT,
+    STAGED,
+    Meddling,
+    make_stream,
+    numbers,
+    objects,
+    snapshot,
+    values,
+)
 
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
@@ -15,6 +26,7 @@ from segstore_ds.errors import CorruptionError, InvalidInputError, StagedExpired
 from segstore_ds.format import names
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import CompactRules
+from segstore_ds.read.scan import run_task
 from segstore_ds.stream import commits
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -166,6 +178,17 @@ def test_range_limits_what_is_compacted() -> None:
     assert [segment.entry.rows for segment in _segments(stream)] == [10, 10, 20, 10, 10]
 
 
+def test_append_during_compaction_survives() -> None:
+    """A compaction is rebased on an append that came first."""
+    stream, storage = make_stream(6)
+    other = open_on(storage, clock=storage.time.clock)
+    meddling = Meddling(storage, "create log/", lambda: other.append(numbers(60, 65)))
+    done = open_on(meddling, clock=storage.time.clock).compact()
+    assert (meddling.met, done.commits, done.skipped) == (True, 1, 0)
+    assert values(stream) == list(range(65))
+    stream.verify().check()
+
+
 def test_compaction_skips_runs_that_another_one_replaced() -> None:
     """Of two that replace the same segments one wins; the other deletes what it wrote."""
     stream, storage = make_stream(6)
@@ -225,6 +248,29 @@ def test_damaged_input_stops_compaction(mode: str, frame_rows: int) -> None:
     with pytest.raises(CorruptionError, match=r"checksum|not the one that was committed"):
         run_compact(stream._context, CompactRules(mode), Layout(frame_rows=frame_rows))
     assert (stream.refresh().version, objects(storage)) == (version, there)
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_old_versions_stay_readable_until_vacuum() -> None:
+    """A reader that is pinned to the version before sees the inputs; vacuum takes them later."""
+    stream, storage = make_stream(6)
+    root = stream._log.root
+    inputs = {names.segment_object(segment.entry.path) for segment in _segments(stream)}
+    reading = snapshot(stream, root).plan()
+    tasks = snapshot(stream, root).tasks(reading)
+    stream.compact()
+    stream.maintain(grace=DAY)
+    assert inputs <= objects(storage)
+    pinned = [batch for task in tasks for batch in run_task(reading, task)]
+    assert pa.Table.from_batches(pinned)["n"].to_pylist() == list(range(60))
+    storage.time.advance(3 * DAY)
+    stream.append(numbers(60, 61))
+    storage.time.advance(3 * DAY)
+    stream.append(numbers(61, 62))
+    stream.maintain(keep=DAY)
+    stream.maintain(grace=DAY)
+    assert not inputs & objects(storage)
+    assert values(stream) == list(range(62))
 
 
 def test_appends_in_python_may_ask_for_it() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from faults import Crash, die
+from faults import Crash, Fault, FaultStorage, die
 from stream_kit import (
     SCHEMA,
     SOFT,
@@ -19,7 +19,7 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError, NotFoundError
+from segstore_ds.errors import InvalidInputError, NotFoundError, SegstoreError
 from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.retention.drop import DroppableLog, commit_drop, run_drop
 from segstore_ds.storage import open_storage
@@ -190,6 +190,35 @@ def test_drop_that_is_repeated_leaves_what_a_stream_under_way_has_put():
     stream = open_on(storage)
     stream.append(nulls(WIDE), layout=STAGED)
     stream.verify().check()
+
+
+def test_drop_may_be_repeated_after_a_crash_at_any_call():
+    """Before its commit the stream is whole; after it there is none, until nothing is left."""
+    seen = set()
+    for number in range(1, 100):
+        storage = open_storage(fresh_url())
+        stream = create_on(storage, SCHEMA)
+        stream.append(numbers(0, 5))
+        fault = FaultStorage(storage, Fault(number, "crash"))
+        try:
+            run_drop(fault, confirm=storage.url, clock=SYSTEM_CLOCK, client="")
+        except Crash:
+            pass
+        else:
+            assert not fault.struck
+            break
+        try:
+            open_on(storage).verify().check()
+            seen.add("whole")
+        except SegstoreError as error:
+            seen.add(error.fact)
+        try:
+            run_drop(storage, confirm=storage.url, clock=SYSTEM_CLOCK, client="")
+        except NotFoundError:
+            seen.add("nothing to repeat")
+        assert left(storage)
+        assert create_on(storage, SCHEMA).version == 3
+    assert seen == {"whole", "stream was dropped", "nothing to repeat"}
 
 
 def test_streams_are_found_from_the_top(url, tmp_path):

@@ -141,6 +141,18 @@ def test_versions_are_dropped_when_both_count_and_age_allow_it(stream, time):
         stream.maintain(keep="30d", min_versions=0)
 
 
+def test_a_compaction_changes_no_cut(stream, time):
+    for number in range(6):
+        time.advance(60)
+        stream.append(numbers(number))
+    cuts = [f"version:{n}" for n in range(7)] + ["1970-01-01T00:00:00Z", "2100-01-01T00:00:00Z"]
+    before = [stream.position(cut).offset for cut in cuts]
+    time.advance(7200)
+    stream.compact()
+    stream.maintain(keep=3600)
+    assert [stream.position(cut).offset for cut in cuts] == before
+
+
 @pytest.mark.usefixtures("tiny")
 def test_damaged_history_is_named_and_never_empty(stream):
     for number in range(12):
