@@ -9,7 +9,7 @@ Source: the two modes of Blazegraph's WriteCacheService, append-only (WORM) and 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -119,18 +119,19 @@ class Copies:
 
     @contextmanager
     def _each(self, work: Callable[[CopyChannel], None]) -> Iterator[None]:
-        begun = [(each, self._begin(work, each)) for each in self._channels]
-        try:
+        # Wait for all after any failure, too: the buffer's memory is reused afterwards.
+        with ExitStack() as ends:
+            for channel in self._channels:
+                ends.callback(self._await, channel, self._begin(work, channel))
             yield
-        finally:
-            # Wait after a failure, too: the buffer's memory is reused afterwards.
-            for channel, end in begun:
-                try:
-                    end()
-                except _COPY_ERRORS as error:
-                    self._channels.remove(channel)
-                    channel.abort()
-                    _LOG.warning("the copy of an object in %s failed: %s", channel.url, error)
+
+    def _await(self, channel: CopyChannel, end: Callable[[], None]) -> None:
+        try:
+            end()
+        except _COPY_ERRORS as error:
+            self._channels.remove(channel)
+            channel.abort()
+            _LOG.warning("the copy of an object in %s failed: %s", channel.url, error)
 
     def _begin(
         self, work: Callable[[CopyChannel], None], channel: CopyChannel

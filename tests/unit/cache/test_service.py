@@ -9,6 +9,7 @@ import pytest
 from channels import FailingChannel, GatedChannel, MemoryChannel
 
 from segstore_ds.cache.buffer import Buffer, BufferPool, Record
+from segstore_ds.cache.channel import Copies
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.views import as_view
 from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError, StorageError
@@ -467,6 +468,25 @@ class TestCopies:
         cache.write(b"x")
         cache.commit()
         assert cache.copied_to == ("a", "b")
+
+    def test_all_copies_have_ended_before_an_unknown_failure_is_raised(self):
+        """The buffer's memory is reused afterwards."""
+        failing, ended = threading.Event(), []
+
+        def fail(_):
+            failing.set()
+            raise MemoryError
+
+        def linger(_):
+            assert failing.wait(300)
+            threading.Event().wait(0.1)
+            ended.append(1)
+
+        copies = Copies([CopyTaker(fail, url="a"), CopyTaker(linger, url="b")])
+        with pytest.raises(MemoryError), copies.receiving(lambda: None):
+            pass
+        assert ended == [1]
+        copies.abort()
 
 
 class TestCounters:
