@@ -1,10 +1,12 @@
 """Every kind of job on a standalone cluster that loses a worker in the middle of it."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from checkpoints import start_query
 from pyspark.sql import DataFrame, SparkSession
 from sessions import Sessions
 from standalone import Standalone, executor_settings
@@ -71,6 +73,7 @@ def test_a_write_keeps_every_event_once_and_in_order(spark, cluster, url):
 def nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tasks read and write, small as it is."""
     monkeypatch.setattr(hybrid_read, "MOST_BYTES", 0)
+    monkeypatch.setattr(segments, "TASK_BYTES", 1)
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
@@ -85,58 +88,50 @@ def test_a_read_brings_every_event_once(spark, cluster, stream, url, hybrid):
 
 @pytest.mark.sweep  # the tasks of a redaction are run in the same way
 def test_a_compaction_changes_no_event(spark, cluster, stream, url):
-    merged = cluster.lose_worker_during(
-        spark, lambda: segstore.spark.open(spark, url).compact(target_rows=3 * ROWS)
-    )
-    assert (merged.groups, len(stream.refresh()._log.root.entries)) == (
-        SEGMENTS // 3,
-        SEGMENTS // 3,
-    )
+    opened = segstore.spark.open(spark, url)
+    merged = cluster.lose_worker_during(spark, lambda: opened.compact(target_rows=3 * ROWS))
+    assert merged.groups == len(stream.refresh()._log.root.entries) == SEGMENTS // 3
     assert events(url) == expected()
 
 
-@pytest.mark.sweep  # the tasks of a redaction are run in the same way
-def test_a_copy_by_segments_has_every_event_at_its_offset(spark, cluster, stream, url, monkeypatch):
-    monkeypatch.setattr(segments, "TASK_BYTES", 1)
+def in_many_tasks(rows: DataFrame) -> DataFrame:
+    return rows.repartitionByRange(SEGMENTS, "n").sortWithinPartitions("n")
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        in_many_tasks,
+        # Copies of segments: their tasks are run as those of a redaction are.
+        pytest.param(None, marks=pytest.mark.sweep),
+    ],
+)
+def test_a_copy_has_every_event_at_its_offset(spark, cluster, stream, url, transform):
+    target = f"{url}-copy"
     cluster.lose_worker_during(
-        spark, lambda: segstore.spark.copy(spark, url, url + "-copy", "night")
+        spark, lambda: segstore.spark.copy(spark, url, target, "night", transform)
     )
-    assert events(url + "-copy") == expected()
-    segstore.open(url + "-copy").verify().check()
-
-
-def test_a_copy_by_events_has_every_event_at_its_offset(spark, cluster, stream, url):
-    def in_many_tasks(rows: DataFrame) -> DataFrame:
-        return rows.repartitionByRange(SEGMENTS, "n").sortWithinPartitions("n")
-
-    cluster.lose_worker_during(
-        spark, lambda: segstore.spark.copy(spark, url, url + "-copy", "night", in_many_tasks)
-    )
-    assert events(url + "-copy") == expected()
-    segstore.open(url + "-copy").verify().check()
+    assert events(target) == expected()
+    segstore.open(target).verify().check()
 
 
 def test_a_redaction_finds_every_event(spark, cluster, stream, url):
-    filters = [["n", ">=", 10]]
-    done = cluster.lose_worker_during(
-        spark,
-        lambda: segstore.spark.open(spark, url).redact(filters, columns=["s"], redact_id="r1"),
+    redact = partial(
+        segstore.spark.open(spark, url).redact, [["n", ">=", 10]], columns=["s"], redact_id="r1"
     )
-    assert done.rows == EVENTS - 10
-    assert [row["s"] for row in events(url)] == [f"s{n}" for n in range(10)] + [None] * (
-        EVENTS - 10
-    )
+    assert cluster.lose_worker_during(spark, redact).rows == EVENTS - 10
+    found = [row["s"] for row in events(url)]
+    assert found == [f"s{n}" for n in range(10)] + [None] * (EVENTS - 10)
 
 
 def test_a_query_moves_every_event_once(spark, cluster, stream, url, tmp_path):
     target = f"file://{tmp_path}/target"
     source = spark.readStream.format("segstore").option("minPartitions", SEGMENTS).load(url)
-    writer = source.writeStream.format("segstore").option("path", target)
-    writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").option("inlineBytes", 0)
+    writer = source.writeStream.format("segstore").options(path=target, inlineBytes=0)
 
     def run() -> None:
         with segstore.spark.activated(spark):
-            writer.trigger(availableNow=True).start().awaitTermination()
+            start_query(writer, f"{tmp_path}/checkpoint", now=True)
 
     cluster.lose_worker_during(spark, run)
     assert events(target) == expected()
