@@ -226,7 +226,7 @@ class Twin:
     def merge_schema(self) -> None:
         """Append events with other columns: new, missing and wider ones."""
         fields = [
-            each.with_type(self._widened(each.type)) for each in self.stream.schema
+            each.with_type(self._widened(each)) for each in self.stream.schema
             if self.random.random() < 0.8
         ]  # fmt: skip
         fields += [self._draw_field() for _ in range(self.random.randint(not fields, 2))]
@@ -332,9 +332,11 @@ class Twin:
         domain = _DOMAINS[kind]
         return domain[(first + self.random.randrange(few)) % len(domain)]
 
-    def _widened(self, kind: pa.DataType) -> pa.DataType:
+    def _widened(self, field: pa.Field) -> pa.DataType:
+        kind = field.type
         if kind in WIDER and self.random.random() < 0.3:
-            doubles = kind == pa.int32() and self.random.random() < 0.5
+            is_key = field.name in self.stream.settings.key_columns  # which no double can be
+            doubles = kind == pa.int32() and not is_key and self.random.random() < 0.5
             return pa.float64() if doubles else WIDER[kind]
         if kind.equals(_PAIR) and self.random.random() < 0.3:
             return pa.struct([*_PAIR, pa.field("z", pa.float64())])

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 from commit_programs import PUTS
-from interleaving import Play, Violation, explore
+from interleaving import Violation, explore
 from retention_programs import (
     DAY,
     appender,
     compactor,
-    empty_scene,
     freer,
     job,
     keeper,
@@ -353,13 +352,3 @@ def test_some_order_breaks_retention_that_lacks_a_rule(mutant, monkeypatch):
     mutant(monkeypatch)
     with pytest.raises(Violation, match=text):
         explore(broken)
-
-
-def test_pasts_are_what_the_scenes_say():
-    """Vacuum has something to delete once a day has passed."""
-    play = Play(empty_scene({}))
-    for step in DROPPED:
-        play.sleep(step) if isinstance(step, int) else play.perform("past", step)
-    play.sleep(DAY)
-    play.perform("v", vacuumer())
-    assert len([path for path in play.ghost.deleted if path.startswith("segments/")]) == 1
