@@ -62,6 +62,13 @@ def test_decision_numbers_have_no_gap_and_references_exist():
             assert int(number) in numbers, source
 
 
+def test_words_of_the_format_are_in_the_glossary():
+    """FORMAT.md says that its words are those."""
+    words = "event offset cut head tail position generation frame segment epoch commit version root"
+    words += " retired staged token reader tag pin clone origin follower primary entry feature"
+    assert {*words.split(), "status part", "transaction id", "writer id", "write cache"} <= {*TERMS}
+
+
 def test_paths_that_the_documents_name_exist():
     found = re.findall(r"`((?:tests|segstore_ds|benchmarks)/[\w./-]*)`", DESIGN + FORMAT)
     assert found

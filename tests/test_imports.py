@@ -225,6 +225,30 @@ def test_the_core_names_no_feature() -> None:
             assert found <= allowed, f"{path} names {found - allowed}"
 
 
+# Beside the room: the public verbs, the command, the errors, and what a user sees of them.
+KNOW_FOLLOWERS = {
+    "cli/arguments.py",
+    "cli/look.py",
+    "cli/names.py",
+    "errors.py",
+    "observe/figures.py",
+    "observe/series.py",
+    "stream/namespaces.py",
+    "stream/reads.py",
+    "stream/stream.py",
+}
+
+
+def test_few_files_know_that_followers_exist() -> None:
+    """Other rooms know mirrors, which the seams of a commit offer."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        if room(path) != "replication" and "follower" in path.read_text(encoding="utf-8").lower()
+    }
+    assert found == KNOW_FOLLOWERS
+
+
 _SEAMS = """
 import sys, tempfile
 from types import SimpleNamespace
@@ -258,6 +282,16 @@ def test_third_parties_have_one_door() -> None:
             assert owners is None or room(path) in owners, f"{path}:{line} imports {name}"
             if room(path) == "format":
                 assert name.split(".")[0] not in IMPURE, f"{path}:{line}: format is pure, {name}"
+
+
+def test_from_package_imports_name_a_room() -> None:
+    """Below the front door, `from segstore_ds import x` is a room, never the front door."""
+    for path in MODULES:
+        if "__init__" in ROOMS[room(path)] or room(path) == "__init__":
+            continue
+        for node in nodes(path):
+            if isinstance(node, ast.ImportFrom) and node.module == "segstore_ds":
+                assert {alias.name for alias in node.names} <= set(ROOMS), path
 
 
 def test_insides_of_spark_are_touched_in_one_place() -> None:
@@ -436,13 +470,3 @@ def test_the_package_has_few_names() -> None:
     assert len(names) <= 30
     assert not names & {*reports.__all__}
     assert not [name for name in names if not hasattr(segstore_ds, name)]
-
-
-def test_from_package_imports_name_a_room() -> None:
-    """Below the front door, `from segstore_ds import x` is a room, never the front door."""
-    for path in MODULES:
-        if "__init__" in ROOMS[room(path)] or room(path) == "__init__":
-            continue
-        for node in nodes(path):
-            if isinstance(node, ast.ImportFrom) and node.module == "segstore_ds":
-                assert {alias.name for alias in node.names} <= set(ROOMS), path
