@@ -124,7 +124,7 @@ def _row(found: list[list[float]], stream: segstore.Stream, settings: Settings) 
 
 
 @workload(
-    "prices are a table of parameters: S3 Standard in us-east-1, without taxes, traffic and what is stored",
+    "prices are a table of parameters, those of S3 Standard in us-east-1; what is stored is not in",
     "requests are counted at the server's door; a month goes on as the measured seconds did",
     rows=120,
     tiny_rows=2,

@@ -4,9 +4,11 @@ import errno
 import os
 import shutil
 import signal
+import stat
 from pathlib import Path
 
 import pytest
+from process_kit import forkserver
 from storage_contract import StorageContract
 
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
@@ -349,3 +351,86 @@ def test_a_process_remembers_few_jobs(tmp_path):
     for number in range(local_files._MOST_JOBS + 1):
         local_files._note_job(f"{tmp_path}/segments/{number}")
     assert len(local_files._JOBS) == local_files._MOST_JOBS
+
+
+def _create_for_ever(storage, started):
+    number = 0
+    while True:
+        storage.create(f"log/{number}", f"{number};".encode() * 5000)
+        number += 1
+        if number == 3:
+            started.set()
+
+
+def test_killed_creator_leaves_only_whole_objects(tmp_path):
+    """SIGKILL at any moment: a name that shows has its whole content."""
+    context = forkserver()
+    for attempt in range(5):
+        storage = open_storage(tmp_path / str(attempt))
+        started = context.Event()
+        process = context.Process(target=_create_for_ever, args=(storage, started))
+        process.start()
+        assert started.wait(300)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        found = list(storage.list(""))
+        assert len(found) >= 3
+        for entry in found:
+            number = entry.path.removeprefix("log/")
+            assert storage.get(entry.path) == f"{number};".encode() * 5000
+
+
+def test_sync_comes_before_the_name_and_the_folder_after(tmp_path, monkeypatch):
+    """The order that makes a commit survive a power loss."""
+    calls = []
+    storage = open_storage(tmp_path)
+    storage.create("log/0", b"x")
+    for name in ("write", "fsync", "link", "unlink"):
+        real = getattr(os, name)
+
+        def note(*args, _name=name, _real=real):
+            calls.append(_name)
+            return _real(*args)
+
+        monkeypatch.setattr(os, name, note)
+    storage.create("log/1", b"x")
+    assert calls == ["write", "fsync", "link", "fsync", "unlink"]
+
+
+def test_new_folders_are_synced_in_the_folders_that_hold_them(tmp_path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+
+    def note(descriptor):
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    storage = open_storage(tmp_path / "a" / "s")
+    with storage.open_staged("x/y/1") as writer:
+        writer.write(b"1")
+        writer.commit()
+    folders = {tmp_path, tmp_path / "a", tmp_path / "a/s", tmp_path / "a/s/x", tmp_path / "a/s/x/y"}
+    assert folders <= set(synced)
+    assert tmp_path / "a/s/x/y/1" in synced
+
+
+def test_a_copy_is_synced_before_its_folder(tmp_path, monkeypatch):
+    """As a staged object: whole on the disk, then its name."""
+    storage = open_storage(tmp_path)
+    storage.create("segments/1", b"x" * 10_000)
+    events, synced = [], os.fsync
+    copy = os.copy_file_range
+
+    def note(descriptor):
+        events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        synced(descriptor)
+
+    def copying(*arguments, **options):
+        events.append("copy")
+        return copy(*arguments, **options)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "copy_file_range", copying)
+    assert storage.copy_from(storage, "segments/1", "segments/2")
+    assert events == ["copy", "file", "folder"]

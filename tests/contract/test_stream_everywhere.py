@@ -12,6 +12,9 @@ from fixtures_s3 import S3Server
 import segstore_ds as segstore
 from segstore_ds.errors import (
     AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
 )
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
@@ -77,3 +80,25 @@ def test_commit_whose_answers_are_lost_lands_once(s3_server: S3Server) -> None:
     commits = [stream.append(numbered(0, n, 1)) for n in range(3)]
     assert [commit.start for commit in commits] == [0, 1, 2]
     assert reopen(place).read(columns=["n"]).read_all()["n"].to_pylist() == [0, 1, 2]
+
+
+def test_nothing_is_created_by_reading(place: dict[str, Any]) -> None:
+    """A missing stream is an error, never an empty answer or a new stream."""
+    if "storage_options" not in place:
+        with pytest.raises(NotFoundError, match="no stream here"):
+            reopen(place)
+    assert not segstore.exists(place["url"], storage_options=place.get("storage_options"))
+    make(place)
+    assert segstore.exists(place["url"], storage_options=place.get("storage_options"))
+
+
+def test_errors_do_not_show_the_secret(s3_server: S3Server) -> None:
+    """A bucket that is not there and keys that are wrong are named without the keys."""
+    options = s3_server.options
+    with pytest.raises((StorageError, NotFoundError)) as missing:
+        segstore.open("s3://no-such-bucket-here/stream", storage_options=options)
+    with pytest.raises(InvalidInputError) as unset:
+        segstore.open("s3://bucket/stream", storage_options={**options, "secret": "env:NOT_SET_X"})
+    for caught in (missing, unset):
+        assert options["secret"] not in str(caught.value)
+    assert "NOT_SET_X" in str(unset.value)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, restore
+from faults import FaultStorage
 from malicious_kit import SECRET, attack, plant, root_json
 
 from segstore_ds.errors import FormatError
@@ -208,3 +209,11 @@ def test_folders_that_metadata_names_are_left_alone(
         plant(storage, json.dumps(root).encode())
     assert snapshot(home) == around
     assert content_on(victim._log.storage)[1] == 3
+
+
+def test_reading_asks_only_for_objects_of_the_stream(storage: Storage) -> None:
+    """Every request of a read stays in the stream's own folders."""
+    watched = FaultStorage(storage)
+    content_on(watched)
+    folders = {call.split(" ", 1)[1].split("/")[0] for call in watched.calls if " " in call}
+    assert folders <= {"log", "status", "segments"}

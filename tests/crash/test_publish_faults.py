@@ -270,3 +270,28 @@ def test_removal_that_stopped_anywhere_is_finished_by_the_next(
             assert number > 15
             return
     pytest.fail("the removal never succeeds")
+
+
+def prepare(storage: Storage, clock: Clock, table: Table = DELTA) -> None:
+    """Make a stream that is published, and then changes in every way that the table has to see."""
+    stream = create_on(storage, SCHEMA, clock=clock)
+    stream.settings.update(upkeep=None)
+    for start in range(0, 20, 5):
+        stream.append(events(start, start + 5), layout=SETTLED)
+    table.publish(stream)
+    stream.compact(start=5, layout=SETTLED)
+    stream.append(events(20, 25), layout=SETTLED)
+    stream.truncate(2)
+
+
+def test_stranger_who_committed_is_an_error() -> None:
+    """Another program's commit is never taken for the stream's."""
+    time = VirtualTime(1)
+    storage = TimedStorage(fresh_storage("memory", None), time)
+    prepare(storage, time.clock)
+    storage.create(f"_delta_log/{1:020d}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
+    stream = open_on(storage, clock=time.clock)
+    with pytest.raises(SegstoreError, match="another program"):
+        stream.publish("delta")
+    stream.published.remove("delta")
+    assert stream.publish("delta").tail == 25

@@ -3,9 +3,12 @@
 The functions that tasks run stand inside the tests, so that they travel by value.
 """
 
+import os
+import signal
 import time
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -134,3 +137,79 @@ def test_events_appended_during_a_job_come_before_its_own(spark, url, append, mo
 
     append(spark.range(2, 4, 1, 1).mapInArrow(append_meanwhile, "id bigint"), mode=mode)
     assert ids(url) == found
+
+
+@pytest.fixture
+def small_batches(spark):
+    """Several batches per task."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_killed_workers_never_show_twice(spark, url, append, tried):
+    """SIGKILL of the Python worker that stages and of the one that feeds it, in mid-partition."""
+
+    def kill_once(batches):
+        context = TaskContext.get()
+        for place, batch in enumerate(batches):
+            yield batch
+            if place == 3 and context.attemptNumber() == 0:
+                workers = psutil.Process(os.getppid()).children()
+                (tried / f"{len(workers)} workers of one daemon").touch()
+                for worker in workers:
+                    if worker.pid != os.getpid():
+                        worker.kill()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    df = spark.range(0, 1000, 1, 1).mapInArrow(kill_once, "id bigint")
+    append(df, inlineBytes=0, frameRows=50)
+    append(df, inlineBytes="64k", frameRows=50)
+    assert int(attempts(tried)[0].split()[0]) >= 2
+    assert ids(url) == [*range(1000), *range(1000)]
+
+
+def test_overwrite_keeps_concurrent_appends(spark, url, append):
+    append(spark.range(3))
+
+    def append_meanwhile(batches):
+        yield from batches
+        segstore.open(url).append(pa.table({"id": [77]}))
+
+    df = spark.range(10, 12, 1, 1).mapInArrow(append_meanwhile, "id bigint")
+    append(df, mode="overwrite")
+    assert ids(url) == [77, 10, 11]
+
+
+def test_cancelled_job_shows_nothing(spark, url, append, tried):
+    append(spark.range(3))
+
+    def cancel(batches):
+        yield from batches
+        (tried / "running").touch()
+        while True:  # ends when Spark kills the task
+            time.sleep(0.1)
+
+    group = "cancelled"
+    context = spark.sparkContext
+    df = spark.range(0, 100, 1, 2).mapInArrow(cancel, "id bigint")
+
+    from pyspark import InheritableThread
+
+    def write() -> None:
+        context.setJobGroup(group, group, interruptOnCancel=True)
+        with pytest.raises(Exception, match=r"(?i)cancel"):
+            segstore.spark.write(df, url, inlineBytes=0)
+        done.append(True)
+
+    done: list[bool] = []
+    writing = InheritableThread(target=write)
+    writing.start()
+    while not (tried / "running").exists():
+        assert writing.is_alive()
+        time.sleep(0.05)
+    context.cancelJobGroup(group)
+    writing.join(300)
+    assert done == [True]
+    assert ids(url) == [0, 1, 2]

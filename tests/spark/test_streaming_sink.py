@@ -337,3 +337,17 @@ def test_foreach_batch_with_writer_and_batch_id(sink: Sink) -> None:
     sink.extend(2)
     run(startCut=6)
     assert sink.values() == list(range(9))
+
+
+@pytest.mark.slow
+def test_replayed_batch_in_other_partitions_changes_nothing(sink: Sink) -> None:
+    """Neither their number, nor the order of rows, nor the layout makes another batch of it."""
+    sink.extend(20)
+    sink.drain(sink.follow(minPartitions=7), inlineBytes=0)
+    layouts = ({"segmentFormat": "parquet", "inlineBytes": 0}, {"frameRows": 2}, {})
+    for partitions, layout in zip((1, 7, 20), layouts, strict=True):
+        forget_newest_commit(sink.checkpoint)
+        mixed = sink.follow().repartition(partitions, "n")
+        sink.drain(mixed, **layout)
+    assert sink.values() == list(range(20))
+    assert not sink.stream().verify().leftovers

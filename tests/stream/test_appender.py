@@ -16,6 +16,7 @@ from segstore_ds.errors import (
     CommitUnknownError,
     InternalError,
     InvalidInputError,
+    SealedError,
     StorageError,
 )
 from segstore_ds.log.stream_log import StreamLog
@@ -436,3 +437,25 @@ def test_counters_count_the_smallest_flush_too(stream):
                 flushes,
                 sum(entry.bytes for entry in stream.refresh()._log.root.entries),
             )
+
+
+def test_of_several_batches_all_fit_or_none_is_taken(stream):
+    good, other = table(0).to_batches()[0], pa.record_batch({"n": ["x"], "s": ["x"]})
+    with stream.appender() as appender:
+        for wrong in ([good, other], [good, "no batch"]):
+            with pytest.raises((InvalidInputError, TypeError, ValueError)):
+                appender.append(wrong)
+            assert appender.next_place == 0
+    assert stream.refresh().tail == 0
+
+
+def test_a_sealed_stream_is_refused(stream, monkeypatch):
+    appender = stream.appender(flush_seconds=None)
+    monkeypatch.setattr("segstore_ds.stream.writes.plan_job", _sealed)
+    with pytest.raises(SealedError):
+        appender.append(event(0))
+    appender.close()
+
+
+def _sealed(*_args, **_knobs):
+    raise SealedError("stream is sealed")

@@ -207,3 +207,20 @@ def test_the_web_service_of_the_page_loses_no_answered_event(tmp_path):
     assert len(answered) >= 90
     assert all(numbers[offset] == n for n, offset in answered.items())
     assert len(numbers) - len({*numbers}) == numbers.count(-1) - 1
+
+
+def test_an_unknown_outcome_reaches_every_task(stream, gate):
+    async def work():
+        async with stream.appender(flush_seconds=None) as appender:
+            places = [await appender.append({"n": n}) for n in range(5)]
+            with gate.held():
+                waits = [asyncio.ensure_future(appender.wait(place)) for place in places]
+                await reached(gate)
+                gate.silent = True
+            found = await asyncio.gather(*waits, return_exceptions=True)
+            gate.silent = False
+            await appender.resume()
+            return found
+
+    assert [type(each) for each in run(work())] == [CommitUnknownError] * 5
+    assert stream.read(0).read_all()["n"].to_pylist() == [*range(5)]

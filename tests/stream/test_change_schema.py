@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import threading
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -458,3 +459,65 @@ def test_published_delta_table_is_mapped_only_if_a_file_has_another_name(stream)
     stream.publish("delta")
     assert protocol()["readerFeatures"] == ["columnMapping"]
     assert "columnMapping" in protocol()["writerFeatures"]
+
+
+def test_older_version_refuses_the_stream(stream, monkeypatch):
+    stream.change_schema(rename={"n": "count"})
+    body = encode_root(root_of(stream))
+    monkeypatch.setattr(roots, "READER_FEATURES", frozenset())
+    with pytest.raises(UnsupportedVersionError, match="column-names"):
+        decode_root(body, "log/1")
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_appends_that_race_with_changes_lose_nothing(drop):
+    """Every event that was acknowledged is there, in the column that its writer meant."""
+    url = f"memory://race-{drop}"
+    stream, done = segstore.create(url, SCHEMA, upkeep=None), threading.Event()
+    acknowledged = [[], []]
+
+    def write(mine):
+        own, number = segstore.open(url), len(acknowledged) + mine
+        while not done.is_set() or number < 20:
+            schema = own.refresh().schema
+            name = next(f.name for f in schema if pa.types.is_integer(f.type))
+            batch = pa.Table.from_pylist([{name: number}], schema)
+            try:
+                own.append(batch)
+            except SchemaMismatchError:
+                continue
+            acknowledged[mine].append(number)
+            number += 2
+
+    writers = [threading.Thread(target=write, args=(mine,)) for mine in (0, 1)]
+    for writer in writers:
+        writer.start()
+    for _ in range(12):
+        stream.change_schema(rename={"n": "user", "user": "n"})
+        if drop:
+            stream.change_schema(drop=["email"])
+            stream.append(pa.table({"email": ["x"]}), merge_schema=True)
+        stream.change_schema(rename={"n": "user", "user": "n"})
+    done.set()
+    for writer in writers:
+        writer.join()
+    found = [row["n"] for row in rows(stream.refresh()) if row["n"] is not None]
+    assert sorted(found) == sorted(acknowledged[0] + acknowledged[1])
+    assert stream.verify().problems == []
+
+
+def test_follower_has_the_names_and_goes_on_with_them(stream, tmp_path):
+    stream.followers.add(str(tmp_path / "second"))
+    stream.change_schema(rename={"user": "n", "n": "user"})
+    stream.append({"n": "x", "user": 1})
+    second = segstore.open(str(tmp_path / "second"))
+    assert rows(second) == rows(stream)
+    second.followers.promote()
+    second.append({"n": "y", "user": 2})
+    assert rows(second)[-1] == {"n": "y", "user": 2, "email": None}
+
+
+def test_scan_that_began_before_keeps_the_old_names(stream):
+    old = stream.scan()
+    stream.change_schema(rename={"n": "count"})
+    assert old.to_arrow().to_pylist() == EVENTS

@@ -1,6 +1,7 @@
 """Clones: three commits, nothing copied, and neither stream ever takes anything from the other."""
 
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,10 +33,12 @@ from wrapped_storage import WrappedStorage
 import segstore_ds as segstore
 from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.destination import CopyRequest
+from segstore_ds.copy.pins import last_sharing
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
     ConflictError,
+    CorruptionError,
     FormatError,
     InvalidInputError,
     MissingObjectError,
@@ -45,6 +48,8 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StorageError,
 )
+from segstore_ds.format.copies import origins_of
+from segstore_ds.format.root import decode_root, encode_root
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import open as open_on
@@ -681,3 +686,92 @@ def test_parquet_files_of_a_clone_are_where_they_lie(tmp_path: Path) -> None:
     assert after[1] == before[1]
     assert values(clone) == list(range(20))
     clone.verify().check()
+
+
+def _place() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def test_moved_clone_is_not_recreated_after_a_purge() -> None:
+    """The advice for a pin without a clone would take away what the moved one needs."""
+    stream, storage = make_stream(2)
+    clone = _clone(stream)
+    for path in objects(clone._log.storage):
+        clone._log.storage.delete(path)
+    for _ in range(2):
+        _clear(stream, storage)
+    with pytest.raises(InvalidInputError, match="no longer at its location"):
+        stream.copy_to(clone.url, copy_id="c", mode="clone")
+
+
+def test_repeated_clone_reports_that_it_did_nothing() -> None:
+    """Though both have gone on."""
+    stream, _ = make_stream(2)
+    clone = _clone(stream)
+    stream.append(numbers(20, 30))
+    again = stream.copy_to(clone.url, copy_id="c", mode="clone")
+    assert (again.end, again.segments, again.repeated) == (20, 2, True)
+    with pytest.raises(InvalidInputError, match="another copy"):
+        stream.copy_to(clone.url, copy_id="c")
+
+
+@pytest.mark.parametrize(
+    "value", [3, {"url": "memory://x"}, {"url": "file:///etc", "pin": "c", "version": 1}]
+)
+def test_an_origin_that_is_none_is_corrupt(value: object) -> None:
+    """Metadata can name no other filesystem."""
+    stream, _ = make_stream(1)
+    clone = _clone(stream)
+    bad = encode_root(clone._log.root).replace(
+        b'"origins":{', b'"origins":{"x":' + pa_json(value) + b","
+    )
+    with pytest.raises(CorruptionError, match="origin"):
+        clone._log.adopt(decode_root(bad, where="test"))
+
+
+def pa_json(value: object) -> bytes:
+    """Return JSON."""
+    from segstore_ds.format.record import build_json
+
+    return build_json(value)
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_unpinned_version_is_not_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above sees is the pins' work: without them the objects go."""
+    stream, storage, events = _past(monkeypatch)
+    url = _place()
+    stream.copy_to(url, copy_id="c", mode="clone", version=5)
+    stream.pins.release("c")
+    _clear(stream, storage)
+    with pytest.raises(MissingObjectError, match="neither here nor"):
+        values(open_on(open_storage(url)), read_cache_bytes=0)
+    assert events[5]
+
+
+def test_a_record_of_a_clone_that_is_none_is_corrupt() -> None:
+    """What a later version or damage has put there is no KeyError."""
+    stream, storage = _clone_of_three()
+    _materialize(stream, storage)
+    newest = open_on(storage)._log.root
+    assert [*last_sharing(newest).origins] == [stream._log.root.stream_id]
+    good = newest.copies["c"]
+    for record in ({"mode": "clone"}, {**good, "source": 3}, {**good, "origin": 7}):
+        with pytest.raises(CorruptionError, match="copy 'c'"):
+            last_sharing(replace(newest, copies={"c": record}))
+    odd = {"s": {"url": 7, "pin": "c", "version": 1}}
+    with pytest.raises(CorruptionError, match="origin 's'"):
+        [*origins_of(replace(newest, origins=odd))]
+    assert last_sharing(replace(newest, copies={"c": 3})).origins == {}
+
+
+def test_a_clone_is_not_put_into_its_origin_through_a_link(tmp_path: Path) -> None:
+    """Dropping the one would delete the other; and nothing is pinned."""
+    stream = segstore.create(tmp_path / "stream", pa.schema([("n", pa.int64())]))
+    (tmp_path / "link").symlink_to(tmp_path / "stream")
+    for other in ("link", "link/inner", "."):
+        with pytest.raises(InvalidInputError, match="the stream's own folder"):
+            stream.copy_to(tmp_path / other, copy_id="c", mode="clone")
+    assert not stream.refresh().pins
+    with pytest.raises(InvalidInputError, match="onto itself"):
+        stream.copy_to(tmp_path / "link", copy_id="c")

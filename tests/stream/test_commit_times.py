@@ -2,11 +2,17 @@
 
 import datetime as dt
 import pickle
+from dataclasses import replace
 
 import pytest
 from stream_kit import HOUR, make_stream, numbers, snapshot, wait
 
+from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.format import names
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.root import encode_root
 from segstore_ds.read.scan import run_task
+from segstore_ds.status.history import History
 from segstore_ds.status.table import HISTORY
 from segstore_ds.stream.opening import open as open_on
 
@@ -103,3 +109,28 @@ def test_the_tail_needs_no_old_history():
     before = storage.stats.total
     plain.read(395).read_all()
     assert tail_requests == storage.stats.total - before
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_a_history_that_begins_late_is_damage():
+    """So every event's commit is known, or its row is marked as lost."""
+    stream, storage = make_stream(3)
+    root = stream._log.root
+    late = replace(root, history=root.history[-1:])
+    storage.put(f"log/{root.version:020d}", encode_envelope(encode_root(late)))
+    with pytest.raises(CorruptionError, match="a row for every version"):
+        open_on(storage)
+
+
+@pytest.mark.usefixtures("no_inline")
+@pytest.mark.usefixtures("tiny")
+def test_damaged_history_is_an_error_and_no_wrong_time():
+    stream, storage = make_stream(12)
+    parts = list(History(storage).parts(stream._log.root))
+    assert parts
+    for ref in parts:
+        for path in names.both_names(ref.path):
+            storage.put(path, b"v1\nplain 0 0 x\n")
+    with pytest.raises(FormatError):
+        times(open_on(storage))
+    assert open_on(storage).read().read_all().num_rows == 120

@@ -317,3 +317,39 @@ def test_failing_compaction_never_fails_the_commit(monkeypatch: pytest.MonkeyPat
             break
         at += 1
     assert at > 5
+
+
+def test_groups_are_committed_once() -> None:
+    """The same groups again change nothing and delete nothing; doubled ones are skipped."""
+    stream, _ = make_stream(6)
+    job, groups = _planned(stream, CompactRules())
+    done = [run_group(job, groups[0], nonce=nonce * 12) for nonce in "01"]
+    for _ in range(2):
+        root, kept = commit_groups(stream._context, done)
+        assert len(kept) == 1
+    assert root.version == stream.version
+    assert values(stream) == list(range(60))
+    assert stream.verify().check().leftovers == []
+
+
+def _append_auto(stream: Stream, data: pa.Table, layout: Layout = STAGED) -> None:
+    job = stream.plan_write(data.schema, layout=layout)
+    job = replace(job, request=replace(job.request, compact=True))
+    task = job.open_task(0, "a")
+    for batch in data.to_batches():
+        task.append(batch)
+    stream.commit(job, [task.finish()])
+
+
+def test_two_hundred_commits_stay_few_segments() -> None:
+    """With `auto`, micro-batches stay bounded in segments, and no commit rewrites much."""
+    stream, storage = make_stream(0)
+    worst = 0
+    for n in range(200):
+        written = storage.stats.bytes_written
+        _append_auto(stream, numbers(10 * n, 10 * n + 10))
+        worst = max(worst, storage.stats.bytes_written - written)
+        assert len(_segments(stream)) <= 16
+    assert values(stream) == list(range(2000))
+    assert worst < 200_000
+    stream.verify().check()

@@ -1,6 +1,9 @@
 """Copies by segment objects: all at once or not at all, and never twice."""
 
 import datetime as dt
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pyarrow as pa
@@ -315,3 +318,53 @@ def test_vacuum_of_a_dropped_stream_leaves_the_next_copy_in_its_folder() -> None
         open_on(vacuuming).maintain(grace=86_400)
     assert vacuuming.met
     segstore.open(storage.url).verify().check()
+
+
+def _place() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def test_copies_during_appends_are_prefixes_without_gaps() -> None:
+    """Threads append all the while; each copy holds exactly what the source held when it began."""
+    stream = segstore.create(_place(), SCHEMA)
+    stop = threading.Event()
+
+    def append() -> None:
+        mine = segstore.open(stream.url)
+        while not stop.is_set():
+            mine.append(pa.table({"n": [mine.tail], "s": ["x"]}, SCHEMA))
+
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(append) for _ in range(2)]
+        try:
+            for n in range(6):
+                url, least = _place(), stream.refresh().tail
+                done = segstore.open(stream.url).copy_to(url, copy_id=f"c{n}", start="head")
+                copy = segstore.open(url)
+                assert least <= done.end == copy.tail
+                assert copy.read().read_all().equals(stream.refresh().read(0, copy.tail).read_all())
+                copy.verify().check()
+        finally:
+            stop.set()
+        for one in running:
+            one.result()
+    assert stream.refresh().tail > done.end
+
+
+def test_vacuum_deletes_leftovers_of_a_finished_copy() -> None:
+    """What no commit names goes from that copy's folder, and from no other one."""
+    stream, _ = make_stream(2)
+    copy = segstore.open(_copied(stream))
+    left = "segments/copy-c/0000000000000001-aaaaaaaaaaaa.arrow"
+    other = "segments/copy-d/0000000000000001-aaaaaaaaaaaa.arrow"
+    for path in (left, other):
+        copy._log.storage.put(path, b"in part")
+    assert [entry.path for entry in copy.maintain(grace=86_400).deleted] == [left]
+    assert objects(copy._log.storage, "segments") >= {other}
+    assert values(segstore.open(copy.url)) == list(range(20))
+
+
+def _copied(stream: Stream) -> str:
+    url = _place()
+    stream.copy_to(url, copy_id="c")
+    return url

@@ -501,3 +501,31 @@ def test_many_small_segments_become_few(monkeypatch: pytest.MonkeyPatch) -> None
     done = _copy(stream, target)
     assert (done.segments, _reopened(stream, target).version) == (3, 0)
     assert values(_reopened(stream, target)) == list(range(120))
+
+
+@pytest.mark.slow
+def test_two_runners_at_once_double_nothing() -> None:
+    """Each piece counts once, whoever staged it, and one of the two commits."""
+    stream, _ = make_stream(5)
+    for theirs in range(1, 6):
+        stops = f"open_staged segments/copy-c/{10 * theirs}-" if theirs < 5 else "create log/"
+        for place in ("open_staged", "create"):
+            for at in range(5):
+                target = _target(stream)
+                other = open_on(stream._log.storage, clock=stream._log.clock)
+
+                def overtake(target=target, other=other, stops=stops) -> None:
+                    with suppress(_StoppedError):
+                        _copy(other, Meddling(target, stops, _stop))
+
+                meddling = Meddling(target, f"{place} segments/copy-c/{10 * at}-", overtake)
+                done = _copy(stream, meddling)
+                assert meddling.met
+                copy = _reopened(stream, target)
+                assert values(copy, offset=True) == [(n, n) for n in range(50)]
+                assert (done.end, done.segments, copy.version) == (50, 5, 0)
+                copy.maintain(grace="7d")
+                copy.verify().check()
+                assert objects(target, "segments/") == {
+                    f"segments/{entry.path}" for entry in copy._log.root.entries
+                }

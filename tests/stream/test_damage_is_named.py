@@ -232,3 +232,12 @@ def test_salvage_names_the_damage():
     with pytest.raises(CorruptionError, match=f"{path}.*skip_damaged=True") as told:
         salvage_on(storage, new, clock=stream._log.clock)
     assert "generator" not in str(told.value)
+
+
+def test_damage_beside_an_unreadable_newest_commit_is_named():
+    """All of it is, so that one look says what is left."""
+    stream, storage = make_stream(4)
+    storage.put(log_file(4), b"x")
+    storage.put(log_file(2), b"x")
+    found = [problem.where for problem in stream.verify().problems]
+    assert {log_file(4), log_file(2)} <= {*found}

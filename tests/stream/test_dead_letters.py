@@ -11,7 +11,7 @@ from member_kit import LEASE_S, drain, poll, record
 from stream_kit import make_stream, numbers, wait
 from virtual_time import TimedStorage
 
-from segstore_ds.errors import ClosedError, InvalidInputError, SegstoreError
+from segstore_ds.errors import ClosedError, InvalidInputError, LeaseLostError, SegstoreError
 from segstore_ds.format.reader_record import (
     Delivery,
     Lease,
@@ -305,3 +305,121 @@ def test_no_lost_answer_costs_an_event():
         assert pool.record.offset == 10
         number += 1
     assert number == 6
+
+
+def test_given_back_goes_to_another_member():
+    pool = Pool(max_rows=5)
+    first, second = pool.join("a"), pool.join("b")
+    batch = poll(first)
+    first.give_back(delay=5)
+    wait(pool.storage, 11)
+    assert poll(second) is not None  # takes a look, and begins to wait
+    found = rest(second)
+    assert set(batch) <= set(found)
+
+
+def test_letters_wait_for_a_member_that_writes_them():
+    """One without dead letters passes over them, also under the name of the one that rejected."""
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    poll(follow)
+    follow._member.give_back(5, reason="why")
+    plain = pool.join("b", dead_letters=None)
+    follow.close()
+    assert 0 not in rest(plain, step_s=11)
+    assert pool.record.offset == 0
+    again = pool.join("a")
+    rest(plain, again, step_s=11)
+    assert pool.numbers() == [0, 1, 2, 3, 4]
+    assert pool.record.offset == 20
+
+
+def test_an_error_between_letter_and_position_writes_it_once():
+    """The member dies when the letter is written; another goes on, and both write it."""
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    poll(follow)
+    follow.reject("why")
+    write = follow._letters.write
+
+    def die(*given):
+        write(*given)
+        raise KeyboardInterrupt
+
+    follow._letters.write = die
+    with pytest.raises(KeyboardInterrupt):
+        rest(follow)
+    assert pool.numbers() == [0, 1, 2, 3, 4]
+    wait(pool.storage, LEASE_S + 1)
+    other = pool.join("b")
+    rest(other, step_s=11)
+    follow._letters.write = write
+    assert rest(follow) == []
+    assert pool.numbers() == [0, 1, 2, 3, 4]
+    assert pool.record.offset == 20
+
+
+def test_a_late_letter_changes_nothing():
+    """A member sleeps before it writes a letter; others write that one, and a later one."""
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    poll(follow)
+    follow.reject("first")
+    write = follow._letters.write
+    slept = []
+
+    def sleep(letter, seen, pick):
+        if not slept:
+            slept.append(letter)
+            wait(pool.storage, LEASE_S + 1)
+            other = pool.join("b")
+            for _ in range(20):
+                if (batch := poll(other)) and batch[0] == 10:
+                    other.reject("second")
+                wait(pool.storage, 11)
+            assert pool.numbers() == [*range(5), *range(10, 15)]
+        write(letter, seen, pick)
+
+    follow._letters.write = sleep
+    assert rest(follow) == list(range(5, 10))
+    assert pool.numbers() == [*range(5), *range(10, 15)]
+
+
+def test_two_members_write_letters_in_order():
+    pool = Pool(4, max_rows=5)
+    follows = [pool.join(name) for name in "abc"]
+    rejected = []
+    for _ in range(40):
+        for follow in follows:
+            if (batch := poll(follow)) is not None and batch[0] % 2 == 0:
+                rejected.extend(batch)
+                follow.reject("even")
+        wait(pool.storage, 2)
+    assert sorted(rejected) == pool.numbers()
+    assert pool.record.offset == 40
+
+
+def test_filtered_events_are_no_letters():
+    pool = Pool(max_rows=5, filters=[["n", ">", 3]], columns=["n"])
+    follow = pool.join("a")
+    assert poll(follow) == [4, 5, 6, 7, 8]
+    follow.reject("why", rows=[0])
+    rest(follow)
+    assert pool.dead("n", "s", "_offset") == [{"n": 4, "s": "s4", "_offset": 4}]
+    assert pool.record.offset == 20
+
+
+def test_what_others_have_got_is_not_rejected():
+    """Who slept has no batch to reject any more, also when it asks twice."""
+    pool = Pool(max_rows=5)
+    first, second = pool.join("a"), pool.join("b")
+    assert poll(first) == [0, 1, 2, 3, 4]
+    found = rest(second)
+    wait(pool.storage, LEASE_S + 1)
+    assert sorted(found + rest(second)) == list(range(20))
+    with pytest.raises(LeaseLostError):
+        first.reject("too late")
+    with pytest.raises(InvalidInputError, match="no batch to give back"):
+        first.reject("too late")
+    assert rest(first) == []
+    assert pool.record.deliveries == []

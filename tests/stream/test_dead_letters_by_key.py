@@ -12,6 +12,7 @@ from test_dead_letters import Pool
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.reader_record import Delivery, decode_record, encode_record
 from segstore_ds.retention import leases
+from segstore_ds.retention.key_share import bucket_of
 
 KEYS = 10
 
@@ -141,3 +142,48 @@ def test_deliveries_of_no_bucket_are_damage(buckets):
     with pytest.raises(CorruptionError, match="buckets of a delivery"):
         decode_record(encode_record(wrong), "test")
     assert decode_record(encode_record(pool.record), "test") == pool.record
+
+
+def keys_of(pool, member):
+    """Return the keys of a member, as remainders of `n`."""
+    buckets = bucket_of(events(0, KEYS).to_batches()[0], ["s"], 64)
+    return [n for n, bucket in enumerate(buckets) if pool.record.by_key.holders[bucket] == member]
+
+
+def test_a_letter_has_no_event_that_was_done_before():
+    """A member takes over keys that are further on than its own."""
+    pool = make(10)
+    first, second = pool.join("a"), pool.join("b")
+    share(first, second)
+    pool.stream.append(events(10, 30))
+    theirs = keys_of(pool, "b")
+    assert {n % 10 for n in poll(second)} == {*theirs}
+    second.close()
+    pool.stream.append(events(30, 40))
+    wait(pool.storage, 2)
+    again = pool.join("b", max_rows=10)
+    mine = poll(again)
+    done = [n for n in range(10, 30) if n % 10 in theirs]
+    assert mine == done or mine is None
+    again.publish()
+    again.close()
+    got = []
+    for _ in range(20):
+        wait(pool.storage, 2)
+        if (batch := poll(first)) is not None:
+            got += batch
+            first.reject("all")
+    assert sorted(pool.numbers()) == sorted(got)
+    assert pool.record.offset == 40
+
+
+def test_truncated_events_leave_the_deliveries():
+    pool = make(40, max_rows=10)
+    follow = pool.join("a")
+    poll(follow)
+    follow.give_back(delay=600)
+    follow.close()
+    pool.stream.truncate(15)
+    again = pool.join("b", start="head")
+    assert sorted(drain(again)[0]) == list(range(15, 40))
+    assert pool.record.deliveries == []

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -19,8 +20,11 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError, NotFoundError, SegstoreError
+from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, SegstoreError
+from segstore_ds.format.copies import Pin
+from segstore_ds.format.record import to_json
 from segstore_ds.log.clock import SYSTEM_CLOCK
+from segstore_ds.log.commit import Change
 from segstore_ds.retention.drop import DroppableLog, commit_drop, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -263,3 +267,19 @@ def test_segments_that_outlive_a_drop_do_not_block_the_next_stream(url):
     made.append(numbers(5, 6))
     assert segstore.open(url).read().read_all()["n"].to_pylist() == [5]
     assert made.verify().ok
+
+
+def test_pinned_stream_is_not_dropped():
+    """A clone reads its segments."""
+    stream, storage = make_stream(1)
+    stream._log.commit(
+        lambda root, _: Change(
+            replace(root, pins={"c1": to_json(Pin(1, "memory://c", "f00"))}, operation="pin")
+        ),
+        transaction="t" * 32,
+    )
+    before = objects(storage)
+    with pytest.raises(ConflictError, match=r"pins=\{'c1': 'memory"):
+        run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
+    assert objects(storage) == before
+    assert open_on(storage).tail == 10

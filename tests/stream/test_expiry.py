@@ -1,12 +1,15 @@
 """Values that expire: which go and when, what stays, and what comes in between."""
 
 import datetime as dt
+import random
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from erasure_kit import NEEDLE, holders
+from follower_kit import Pair
 from stream_kit import DAY, HOUR, STAGED, fresh_url, make_old, make_stream, numbers, wait
 from virtual_time import TimedStorage, VirtualTime
 
@@ -380,3 +383,100 @@ def test_values_of_nanoseconds_expire_when_the_clock_is_past_their_years() -> No
     stream.maintain()
     assert texts(stream) == [None]
     assert stream.retain(max_event_age="5d", dry_run=True).head == 1
+
+
+def test_two_rounds_and_a_compaction_at_once() -> None:
+    """Who is late leaves it to the other, or to the next round; nothing is lost."""
+    stream, storage = make_stream(0)
+    stream.settings.update(expiry={"s": "1d"})
+    for n in range(6):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
+    wait(storage, 2 * DAY)
+    other = open_on(storage, clock=stream._log.clock)
+    happened = []
+
+    def launch(job, chosen):
+        found = [*job.run(chosen)]
+        if not happened:
+            happened.append(1)
+            other.compact(0, 30)
+            other.maintain()
+        yield from found
+
+    Stream(replace(stream._context, launch=launch)).maintain()
+    assert happened
+    stream.maintain()
+    assert texts(stream) == [None] * 60
+    assert stream.read().read_all()["n"].to_pylist() == list(range(60))
+    stream.verify().check()
+
+
+def test_follower_has_what_is_left_and_goes_on_when_it_is_promoted() -> None:
+    pair = Pair()
+    pair.stream.settings.update(expiry={"s": "1d"})
+    pair.stream.append(numbers(0, 5), layout=STAGED)
+    pair.stream.followers.add(pair.follower)
+    pair.time.advance(2 * DAY)
+    pair.stream.append(numbers(5, 10), layout=STAGED)
+    pair.stream.maintain()
+    follower = pair.reopen(pair.follower)
+    assert texts(follower) == [None] * 5 + [f"s{n}" for n in range(5, 10)]
+    follower.followers.promote()
+    pair.time.advance(2 * DAY)
+    follower.maintain()
+    assert texts(follower) == [None] * 10
+    follower.verify().check()
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_published_tables_follow(table: str) -> None:
+    stream, storage = make_stream(0)
+    stream.settings.update(expiry={"s": "1d"}, publish=[table])
+    layout = Layout(inline_bytes=0, segment_format="parquet")
+    stream.append(numbers(0, 10), layout=layout)
+    wait(storage, 2 * DAY)
+    stream.append(numbers(10, 20), layout=layout)
+    wait(storage, 120)
+    stream.maintain()
+    assert texts(stream) == [None] * 10 + [f"s{n}" for n in range(10, 20)]
+    assert stream.published[table].lag == 0
+
+
+def test_random_lives_leave_exactly_what_is_due() -> None:
+    """Against a model: appends of all ages, truncations, compactions, rounds, in any order."""
+    for seed in range(6):
+        chance = random.Random(seed)
+        stream, storage = timed_stream()
+        stream.settings.update(expiry={"s": "32h"})
+        model: list[tuple[int | None, int, bool]] = []  # time, commit time, whether it is gone
+        with patch.multiple("segstore_ds.stream.commits.AfterCommit", keep_up=lambda _: None):
+            for _ in range(25):
+                wait(storage, chance.choice((60, HOUR, 9 * HOUR)))
+                match chance.randrange(5):
+                    case 0 | 1:
+                        ages = [chance.choice((0, HOUR, 31 * HOUR, 90 * HOUR, None, -HOUR))]
+                        ages = ages * chance.randrange(1, 3) + [chance.randrange(40 * HOUR)]
+                        given = events(storage, *ages)
+                        commit = stream.append(given, layout=chance.choice(LAYOUTS))
+                        del commit
+                        at_us = stream._log.root.time_us
+                        times = given["ts"].cast(pa.int64()).to_pylist()
+                        model += [(time_us, at_us, False) for time_us in times]
+                    case 2:
+                        stream.compact()
+                    case 3:
+                        stream.truncate(chance.randint(stream.head, stream.tail))
+                    case 4:
+                        due = {*expire.due_rules(stream.refresh()._log.root, storage.time.now_us)}
+                        stream.maintain()
+                        for rule, until in due:
+                            assert rule.column == "s"
+                            model = [
+                                (t, at, gone or (at <= until if t is None else t < until))
+                                for t, at, gone in model
+                            ]
+                found = stream.refresh().read().read_all()["s"].to_pylist()
+                assert [text is None for text in found] == [
+                    gone for _, _, gone in model[stream.head :]
+                ], seed
+        stream.verify().check()

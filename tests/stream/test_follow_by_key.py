@@ -10,7 +10,7 @@ import pytest
 from member_kit import LEASE_S, drain, poll, record
 from stream_kit import make_stream, wait
 
-from segstore_ds.errors import InvalidInputError, ReaderConflictError
+from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflictError
 from segstore_ds.format.reader_record import Delivery, KeyShare, ReaderRecord
 from segstore_ds.retention.key_share import BUCKETS, bucket_of, turn_of
 
@@ -178,3 +178,34 @@ def test_what_is_left_of_a_delivery_begins_where_its_keys_are_done():
     turn = turn_of(record, share, "a", [])
     assert (turn.start, turn.end) == (15, 30)
     assert turn.delivery == replace(lost[0], start=15)
+
+
+def test_keys_of_a_dead_member_come_again_in_order():
+    stream, _storage = make(0)
+    dead, other = join(stream, "a"), join(stream, "b")
+    drain(dead, other)
+    stream.append(events(0, 100))
+    lost = poll(dead)
+    assert lost
+    (first,) = drain(other)
+    assert sorted(lost + first) == list(range(100))
+    stream.append(events(100, 200))
+    (rest,) = drain(other)
+    for _ in range(LEASE_S):
+        (more,) = drain(other)
+        rest += more
+    found = by_key(rest)
+    assert sorted(first + rest) == list(range(200))
+    assert all(numbers == sorted(numbers) for numbers in found.values())
+    with pytest.raises(LeaseLostError):
+        poll(dead)
+
+
+def test_leaving_frees_the_keys_at_once():
+    stream, storage = make()
+    first, second = join(stream, "a"), join(stream, "b")
+    drain(first, second)
+    first.close()
+    wait(storage, 2)
+    stream.append(events(200, 300))
+    assert drain(second) == [list(range(200, 300))]

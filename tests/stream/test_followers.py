@@ -471,3 +471,47 @@ def test_lost_race_leaves_no_commit_in_a_follower(pair):
     assert commit.attempts == 2
     assert content(pair.follower) == content(pair.primary)
     assert found(pair.reopen(pair.follower)) == list(range(20))
+
+
+def test_commit_during_a_promotion_is_not_acknowledged(pair):
+    """The old primary has looked at its follower before, and looks no more."""
+    pair.stream.followers.add(pair.follower)
+    pair.stream.append(numbers(0, 1))
+    pair.reopen(pair.follower).followers.promote()
+    with pytest.raises(FencedError):
+        pair.stream.append(numbers(1, 2))
+    assert found(pair.reopen(pair.follower)) == [0]
+
+
+def test_a_stream_with_followers_is_not_dropped(pair):
+    from segstore_ds.retention.drop import run_drop
+
+    pair.stream.followers.add(pair.follower)
+    with pytest.raises(ConflictError, match="followers"):
+        run_drop(
+            pair.stream._log.storage, confirm=pair.primary, clock=pair.time.clock, client="test"
+        )
+    assert pair.reopen(pair.primary).append(numbers(0, 1)).rows == 1
+
+
+def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
+    """A commit puts nothing into a folder of another stream that the root names."""
+    pair.stream.followers.add(pair.follower)
+    storage = open_storage(pair.follower)
+    for info in list(storage.list("")):
+        storage.delete(info.path)
+    with pytest.raises(StorageError, match="nothing was committed"):
+        pair.reopen(pair.primary).append(numbers(0, 1))
+    assert content(pair.follower) == {}
+
+
+def test_a_follower_whose_log_was_purged_has_no_hole(pair):
+    pair.stream.followers.add(pair.follower)
+    for n in range(4):
+        pair.stream.append(numbers(n, n + 1))
+    pair.time.advance(40 * 86_400.0)
+    pair.stream.append(numbers(4, 5))
+    pair.stream.maintain(keep=86_400)
+    assert pair.stream._log.root.log_start > 1
+    pair.reopen(pair.primary).append(numbers(5, 6))
+    assert content(pair.follower) == content(pair.primary)

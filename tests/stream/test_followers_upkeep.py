@@ -4,8 +4,10 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from faults import Crash
 from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, fresh_url, numbers
+from wrapped_storage import WrappedStorage
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -13,11 +15,13 @@ from segstore_ds.errors import (
     InvalidInputError,
     StorageError,
     UnderReplicatedError,
+    WriterConflictError,
 )
 from segstore_ds.format.operation import Operation
 from segstore_ds.log.commit import Change
 from segstore_ds.status.references import read_references
-from segstore_ds.storage import open_storage
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
@@ -364,3 +368,84 @@ def test_a_shipped_commit_lists_no_status(pair, monkeypatch):
     each = [*sent, *looked, "create log", "info log"]
     assert sorted(kinds) == sorted(each * 10)
     assert content(pair.follower) == content(pair.primary)
+
+
+class Interrupted(WrappedStorage):
+    """A writer that stops before its n-th call while others go on; it makes that call and dies."""
+
+    def __init__(self, inner: Storage, calls: list[str], stops_at: int, happens) -> None:
+        super().__init__(inner)
+        self.calls, self.stops_at, self.happens = calls, stops_at, happens
+
+    def around(self, verb, path, work):
+        self.calls.append(f"{verb} {path}")
+        if len(self.calls) > self.stops_at:
+            raise Crash("after the crash")
+        if len(self.calls) < self.stops_at:
+            return work()
+        self.happens()
+        work()
+        raise Crash("here")
+
+    def sibling(self, url: str) -> Storage:
+        return Interrupted(self.inner.sibling(url), self.calls, self.stops_at, self.happens)
+
+
+def test_crashed_shipping_removes_nothing_of_other_writers():
+    """Two writers find the same objects missing; the slower one dies after any of its calls."""
+    stops_at = 0
+    while True:
+        stops_at += 1
+        pair = Pair()
+        pair.stream.append(numbers(0, 10), layout=STAGED)
+        pair.stream.followers.add(pair.follower)
+        pair.world.lose_before(pair.follower, "create log/")
+        with pytest.raises(UnderReplicatedError) as caught:
+            pair.stream.append(numbers(10, 20), layout=STAGED)
+        pair.world.lost.clear()
+        entry = pair.reopen(pair.primary)._log.root.entries[-1]
+        open_storage(pair.follower).delete(f"segments/{entry.path}")
+        other = pair.reopen(pair.primary)
+        calls: list[str] = []
+        inner = Root(open_storage(pair.primary), pair.world, pair.time)
+        storage = Interrupted(
+            inner, calls, stops_at, lambda other=other: other.append(numbers(20, 30), layout=STAGED)
+        )
+        try:
+            slow = open_on(storage, clock=pair.time.clock)
+            slow.outcome(caught.value.fields["transaction"])
+        except Crash:
+            pass
+        else:
+            break
+        pair.world.lost.add(pair.primary)
+        taken = pair.reopen(pair.follower)
+        taken.followers.promote()
+        assert found(taken) == list(range(30)), calls
+        assert taken.verify().ok
+    assert any(call.startswith("open_scattered segments/") for call in calls)
+
+
+@pytest.mark.parametrize("layout", [None, STAGED])
+def test_acknowledged_batch_is_not_doubled_by_a_promotion(pair, layout):
+    """Its writer repeats it at the promoted follower, for its answer was lost with the primary."""
+    pair.stream.followers.add(pair.follower)
+    for batch in range(3):
+        events = numbers(10 * batch, 10 * batch + 10)
+        pair.stream.append(events, writer_id="w", batch_id=batch, layout=layout)
+    pair.world.lost.add(pair.primary)
+    promoted = pair.reopen(pair.follower)
+    promoted.followers.promote()
+    for stream in (promoted, pair.reopen(pair.follower)):
+        for batch in range(3):
+            events = numbers(10 * batch, 10 * batch + 10)
+            before = stream.version
+            if batch == 2:
+                commit = stream.append(events, writer_id="w", batch_id=batch, layout=layout)
+                assert (commit.start, commit.end, commit.repeated) == (20, 30, True)
+            else:
+                with pytest.raises(WriterConflictError):
+                    stream.append(events, writer_id="w", batch_id=batch, layout=layout)
+            assert stream.refresh().version == before
+    promoted.append(numbers(30, 40), writer_id="w", batch_id=3, layout=layout)
+    assert found(pair.reopen(pair.follower)) == list(range(40))

@@ -74,3 +74,22 @@ def test_failure_at_the_link_is_unknown_with_its_cause(
     assert len(_files(stream)) == len(before) + 1
     found = stream.outcome(caught.value.fields["transaction"], caught.value.fields["version"])
     assert found.state.name != "COMMITTED"
+
+
+def test_appender_events_stay_readable_on_a_full_disk(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure is certain, so the caller may append the events again."""
+    before = _files(stream)
+    appender = stream.appender(flush_seconds=None)
+    appender.append({"n": 3, "s": "s3"})
+    with monkeypatch.context() as patched:
+        _fail_in_log(patched, "write", errno.ENOSPC)
+        with pytest.raises(StorageError, match="No space"):
+            appender.flush()
+    kept = appender.read().read_all()
+    appender.close()
+    assert _files(stream) == before
+    with stream.appender(flush_seconds=None) as again:
+        again.append(kept)
+    assert values(stream) == [0, 1, 2, 3]

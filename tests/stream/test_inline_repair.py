@@ -187,3 +187,24 @@ def test_salvage_reads_events_of_a_lost_segment_from_older_commit_files(
     copy, report = _salvaged(storage)
     assert values(copy) == [*range(30), *range(40, 50)]
     assert [(lost.start, lost.end) for lost in report.lost] == [(30, 40)]
+
+
+def test_damaged_frame_does_not_stop_a_follower_from_restoring_a_segment() -> None:
+    """Where nobody has the frame, all else comes back, and repair says what is lost."""
+    stream, storage = make_stream(2)
+    url = f"{storage.url}-follower"
+    stream.followers.add(url)
+    stream.append(numbers(20, 3000))
+    stream.append(numbers(3000, 3010))
+    version = stream.version
+    for folder in (storage, open_storage(url)):
+        _damage(folder, version, 3)
+    (segment,) = [info.path for info in storage.list("segments")]
+    storage.delete(segment)
+    report = _repair(storage)
+    assert [text for text in report.repaired if "hint" not in text] == [f"{segment} from {url}"]
+    damaged, theirs = report.damaged
+    assert theirs.startswith(f"{url}: {_log(version)}: segments/inline")
+    assert damaged.startswith(f"{_log(version)}: segments/inline/{3:016x}.arrow: ")
+    assert "no kept version has a sound copy of [3000, 3010); " in damaged
+    assert values(_opened(storage), 0, 3000) == list(range(3000))

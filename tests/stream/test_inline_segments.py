@@ -1,6 +1,7 @@
 """Small commits carry their events in the commit file, and everything holds for them."""
 
 import pickle
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -398,3 +399,49 @@ def test_verify_names_wrong_statistics_of_inline_events() -> None:
     (problem,) = open_on(storage).verify().problems
     assert problem.where.startswith(f"{path}: segments/inline/0000000000000001.arrow")
     assert "statistics" in problem.what
+
+
+@pytest.mark.usefixtures("small_joined_share")
+def test_reader_that_writes_to_its_memory_changes_no_stored_event() -> None:
+    """The rows that a writer still holds are joined later; a reader gets others."""
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    stream = create_on(storage, pa.schema([("n", pa.int64())]))
+    for n in range(12):
+        stream.append(pa.record_batch({"n": pa.array([n] * 10)}))
+        for batch in stream.read():
+            memory = memoryview(batch.column("n").buffers()[1]).cast("B")
+            if not memory.readonly:
+                memory[:] = bytes(len(memory))
+    assert len(stream._log.root.entries) < 12
+    assert values(open_on(storage)) == [n for n in range(12) for _ in range(10)]
+
+
+@pytest.mark.usefixtures("small_share")
+def test_lost_race_leaves_no_object() -> None:
+    """What a lost attempt made of inline segments is deleted; its retry makes it anew."""
+    stream, storage = make_stream(3)
+    late = open_on(
+        Meddling(storage, "create log/", lambda: stream.append(numbers(30, 40))),
+        clock=storage.time.clock,
+    )
+    late.append(numbers(40, 50))
+    assert late._log.storage.met
+    assert values(late) == list(range(50))
+    report = late.verify().check()
+    assert report.leftovers == []
+    assert len(_segments(storage)) == 1
+
+
+def test_damaged_frame_is_named_and_hides_nothing_else() -> None:
+    """Commit file, segment and frame are in the error; everything else is read and written."""
+    stream, storage = make_stream(4)
+    _damaged(storage, stream, 1)
+    stream = open_on(storage, clock=storage.time.clock)
+    assert values(stream, 0, 10) == list(range(10))
+    assert values(stream, 20) == list(range(20, 40))
+    with pytest.raises(CorruptionError, match=r"log/0{19}4: segments/inline/0{15}1.arrow\[0:"):
+        values(stream)
+    (problem,) = stream.verify().problems
+    assert problem.where.startswith("log/00000000000000000004: segments/inline/0000000000000001")
+    stream.append(numbers(40, 50))
+    assert values(stream, 20) == list(range(20, 50))

@@ -1,6 +1,6 @@
 """Newest commits that are gone: whoever has seen them gets an error, and nothing is given away."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,12 @@ from stream_kit import (
     values,
     wait,
 )
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
     CorruptionError,
+    FencedError,
     MissingObjectError,
     NotFoundError,
     PositionError,
@@ -27,6 +29,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.names import HINT_PATH, Hint, build_hint
 from segstore_ds.format.root import Writer
 from segstore_ds.repair.verify import Report
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -260,3 +263,75 @@ def test_a_sink_whose_last_batches_are_gone_is_refused() -> None:
     assert not check_writer(known, WriterKey("q", 6, "q", dense=True), None)
     assert not check_writer(known, WriterKey("q", 7, "q"), None)
     assert not check_writer(known, WriterKey("q", 7, "q", takeover=True, dense=True), None)
+
+
+def test_a_purged_base_is_no_lost_commit() -> None:
+    """A handle asleep during a purge continues at the newest version."""
+    stream, storage = make_stream(2)
+    other = another(storage)
+    for n in range(20):
+        wait(storage, HOUR)
+        other.append(numbers(n, n + 1))
+    run_maintain(other._context, keep_s=0)
+    assert not any(log_file(2) in path for path in objects(storage, "log/"))
+    assert stream.refresh().version == other.version
+
+
+class _Stale(WrappedStorage):
+    """Listings lack the newest commit."""
+
+    def names_from(self, folder: str, start: str) -> Sequence[str]:
+        found = super().names_from(folder, "")
+        newest = max((name for name in found if name.startswith("0")), default="")
+        return [name for name in found if start <= name != newest]
+
+
+def test_a_stale_listing_is_no_lost_commit() -> None:
+    """A commit that was seen is read by its name before it counts as lost."""
+    stream, storage = make_stream(5)
+    stale = open_on(_Stale(storage), clock=storage.time.clock)
+    assert stale.version == 5
+    stream.append(numbers(50, 51))
+    assert stale.refresh().version == 6
+    wait(storage, HOUR)  # so that the handle opens again by listing
+    assert stale.refresh().version == 6
+    stale.append(numbers(51, 52))
+    wait(storage, HOUR)
+    assert stale.refresh().version == 7
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_position_beyond_the_tail_names_the_lost_commits(text: bool) -> None:
+    """It is no place to wait for events at."""
+    stream, storage = make_stream(5)
+    position = stream.position()
+    lose(storage, 5, hint=False)
+    with pytest.raises(PositionError, match=f"{LOST}.*offset=50.*seen=5.*newest=4.*repair"):
+        values(another(storage), position.to_json() if text else position)
+
+
+@pytest.mark.parametrize("commits", [1, 2, 12])
+def test_position_of_a_lost_commit_fails_after_new_appends(commits: int) -> None:
+    """Its offset is there, but the events before it are others than those that were read."""
+    stream, storage = make_stream(5)
+    position = stream.position()
+    lose(storage, 5, hint=False)
+    other = another(storage)
+    for _ in range(commits):
+        other.append(numbers(0, 10))
+    with pytest.raises(PositionError, match=f"{LOST}.*offset=50.*seen=5"):
+        values(other, position)
+    assert len(values(other, 40)) == 10 * commits
+
+
+def test_a_promoted_follower_is_no_witness(tmp_path: Path) -> None:
+    """It went its own way, which is another error than a loss."""
+    stream = segstore.create(tmp_path / "a", SCHEMA)
+    stream.followers.add(str(tmp_path / "b"))
+    stream.append(numbers(0, 1))
+    promoted = segstore.open(tmp_path / "b")
+    promoted.followers.promote()
+    promoted.append(numbers(1, 2))
+    with pytest.raises(FencedError):
+        stream.append(numbers(1, 2))
+    assert not any(GONE in problem.what for problem in stream.verify().problems)

@@ -7,6 +7,7 @@ import pytest
 from stream_kit import DAY, HOUR, STAGED, make_stream, numbers, objects, staged_job, values, wait
 
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StagedExpiredError
+from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import open as open_on
 
 
@@ -122,3 +123,15 @@ def test_free_now_frees_what_no_reader_of_the_last_minutes_needs() -> None:
 def test_free_now_has_ages_of_its_own() -> None:
     with pytest.raises(InvalidInputError, match="leave keep and grace out"):
         make_stream(1)[0].maintain(free_now=True, grace="1d")
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_free_now_respects_pins() -> None:
+    """A clone that is made or read meanwhile has its version."""
+    stream, storage = make_stream(2)
+    clone = f"{storage.url}-clone"
+    stream.copy_to(clone, mode="clone", copy_id="c")
+    stream.truncate(20)
+    wait(storage, 600)
+    assert stream.maintain(free_now=True).deleted == ()
+    assert values(open_on(open_storage(clone))) == list(range(20))

@@ -121,3 +121,13 @@ def test_writes_of_this_process_are_counted_dense_and_scattered(tmp_path):
     copy = segstore.open(f"file://{tmp_path}/copy").metrics()
     assert (copy.written.channel_writes, copy.written.scattered_writes) == (2, 2)
     assert copy.written.channel_bytes == copy.bytes
+
+
+def test_a_reader_that_lost_events_still_counts_them(stream):
+    stream.append(rows(10), layout=STAGED)
+    stream.readers.register("slow", owner="test", start=2)
+    stream.truncate(8)
+    (reader,) = stream.metrics().readers
+    assert (reader.lag.events, reader.lost_events, reader.live) == (8, 6, True)
+    table = stream.metadata("readers").read_all().to_pylist()
+    assert reader.lag.events == table[0]["behind"]

@@ -448,3 +448,14 @@ def test_dropped_stream_is_not_published(stream: Stream, kind: TableFormat) -> N
     with pytest.raises(NotFoundError):
         stream.publish(kind)
     assert not [path for path in folder_of(stream).rglob("*.json") if path.is_file()]
+
+
+def test_redacted_values_leave_the_table(stream: Stream) -> None:
+    """Readers of changes see that rows changed, at the offsets that they had."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.truncate(3)
+    check(stream)
+    stream.redact([["n", "==", 5]], columns=["word"], redact_id="r")
+    check(stream)
+    assert changes_of(stream) == [("add", True), ("remove", True)]
+    assert query(stream, "select word from t where n = 5") == [{"word": None}]

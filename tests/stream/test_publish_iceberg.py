@@ -1,6 +1,7 @@
 """A stream as an Iceberg table: equal rows through pyiceberg after every operation."""
 
 import json
+import os
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -243,3 +244,68 @@ def test_files_of_named_snapshots_stay(stream: Stream) -> None:
     table = table_of(stream)
     first = table.history()[0].snapshot_id
     assert table.scan(snapshot_id=first).to_arrow()["n"].to_pylist() == list(range(1, 10))
+
+
+def test_other_program_that_committed_is_an_error(stream: Stream) -> None:
+    """Another program's snapshot is never taken for the stream's."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.publish("iceberg")
+    metadata = metadata_of(stream)
+    del metadata["snapshots"][0]["summary"]["segstore"]
+    (folder_of(stream) / "metadata" / "v2.metadata.json").write_text(json.dumps(metadata))
+    stream.append(events(20, 40), layout=SETTLED)
+    with pytest.raises(CorruptionError, match="another program"):
+        stream.publish("iceberg")
+    stream.published.remove("iceberg")
+    check(stream)
+
+
+def test_lost_metadata_is_made_again(stream: Stream) -> None:
+    """A catalog whose registration fails may delete the metadata that it was told of."""
+    for start in (0, 20):
+        stream.append(events(start, start + 20), layout=SETTLED)
+        stream.publish("iceberg")
+    newest = folder_of(stream) / "metadata" / "v2.metadata.json"
+    newest.unlink()
+    assert segstore.open(stream.url).publish("iceberg").table_version == 2
+    check(stream)
+    newest.unlink()
+    stream.append(events(40, 60), layout=SETTLED)
+    check(stream, "append")
+
+
+@pytest.mark.slow
+def test_unused_metadata_goes_after_the_grace(stream: Stream) -> None:
+    """What was superseded or unused for long; readers of what was dropped just now keep it."""
+
+    def publish_ten(start: int) -> None:
+        for number in range(start, start + 10):
+            stream.append(events(number * 10, number * 10 + 10), layout=SETTLED)
+            stream.truncate(number * 10 + 1)
+            stream.publish("iceberg")
+
+    def files() -> list[Path]:
+        return [path for path in (*metadata.iterdir(), *own.iterdir()) if path.is_file()]
+
+    def age() -> None:
+        for path in files():
+            os.utime(path, (1, 1))
+
+    metadata, own = folder_of(stream) / "metadata", folder_of(stream) / "iceberg"
+    publish_ten(0)
+    count = len(files())
+    age()
+    publish_ten(10)
+    left = {path.name for path in metadata.glob("v*.metadata.json")}
+    wanted = {f"v{number}.metadata.json" for number in range(10, 21)}
+    assert left == wanted  # v10 was superseded by v11, just now
+    assert len([*own.glob("*.parquet")]) == 20  # marked when they were seen to be unused
+    marks = own / "_unused.json"
+    marks.write_text(json.dumps(dict.fromkeys(json.loads(marks.read_text()), 1)))
+    age()
+    publish_ten(20)
+    named = [*metadata.glob("m-*.avro"), *own.glob("*.parquet")]
+    assert len(named) == 40  # v20 named ten snapshots; what only they list is unused just now
+    assert len(files()) - len(named) < count - 20 + 8
+    check(stream)
+    assert len([*metadata.glob("v*.metadata.json")]) == 11

@@ -1,6 +1,9 @@
 """The read cache through `Stream`: a second read sends no data request, and is never stale."""
 
+import gc
+import os
 import pickle
+import tracemalloc
 import uuid
 
 import pyarrow as pa
@@ -10,7 +13,7 @@ from stream_kit import snapshot
 from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.read import segments
 from segstore_ds.read.scan import run_task
 from segstore_ds.read.segments import PROCESS_CACHE
@@ -242,3 +245,45 @@ def test_compaction_and_copies_leave_the_cache_alone(storage, form):
     stream.copy_to(f"memory://{uuid.uuid4().hex}", copy_id="c", mode="events")
     counters = segstore.read_cache_counters()
     assert (counters.hits, counters.misses) == (0, 0)
+
+
+def test_cached_frames_hold_no_memory_of_others(storage, form, monkeypatch):
+    """Beside a small bound, a frame is a copy: a slice would hold all that was fetched."""
+    monkeypatch.setattr(segments, "MOST_COLUMNS", 1)  # nothing is fetched whole
+    stream = create_on(storage, SCHEMA, upkeep=None)
+    layout = Layout(frame_rows=4_000, segment_format=form, inline_bytes=0, compression="none")
+    stream.append(events(0, 180_000), layout=layout)
+    assert stream._log.root.entries[0].bytes > 1 << 20
+    stream.read(read_cache_bytes=0).read_all()
+    tracemalloc.start()
+    try:
+        stream.read(read_cache_bytes=200_000).read_all()
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert segstore.read_cache_counters().held_bytes > 100_000
+    assert held < 700_000
+
+
+def test_missing_object_is_not_remembered(storage, form):
+    stream = fill(storage, form)
+    name = f"segments/{stream._log.root.entries[0].path}"
+    sound = storage.get(name)
+    storage.delete(name)
+    with pytest.raises(FormatError):
+        stream.read().read_all()
+    storage.put(name, sound)
+    assert stream.read().read_all() == events(0, 300)
+
+
+def test_read_after_salvage_is_of_the_new_stream(tmp_path, form):
+    """Salvage leaves damaged frames out, and keeps no name of theirs for other bytes."""
+    url = tmp_path / "s"
+    stream = fill(open_storage(url), form)
+    assert stream.read().read_all() == events(0, 300)
+    damage(stream, frame=3)
+    segstore.salvage(url, tmp_path / "new", skip_damaged=True)
+    found = segstore.open(tmp_path / "new").read(columns=["n"]).read_all()["n"].to_pylist()
+    assert found == [*range(30), *range(40, 300)]
+    assert os.fspath(url) in stream._log.storage.url

@@ -498,3 +498,61 @@ def test_record_that_others_deleted_meanwhile_is_written():
     for _ in range(15):
         reader.publish(7)
     assert (slow.met, reader.offset) == (True, 7)
+
+
+def test_two_handles_of_one_owner_leave_the_later_position():
+    """A driver that was thought dead does not set its successor back."""
+    stream, storage = make_stream(3)
+    first = stream.readers.register("etl", owner="a")
+    second = open_on(storage, clock=stream._log.clock).readers.register("etl", owner="a")
+    second.publish(20)
+    first.publish(10)
+    assert first.offset == second.offset == 20
+
+
+def test_late_reader_record_reports_dropped_events():
+    """The time counts until the record is there: retention may have found the old one lapsed."""
+    stream, storage = make_stream(3)
+
+    def late() -> None:
+        wait(storage, 40)
+        assert stream.retain(max_bytes=0).head == 30
+
+    meddling = Meddling(storage, "create readers/etl/00000000000000000001", late)
+    reader = open_on(meddling, clock=stream._log.clock).readers.register("etl", lapse_s=60)
+    wait(storage, 29)
+    with pytest.raises(TruncatedError, match=r"lost='\[5, 30\)'"):
+        reader.publish(5)
+
+
+@pytest.mark.parametrize("data", [b"", b"v1\n", b"v2\nplain 1 1 x\n{"])
+def test_unreadable_record_is_never_no_reader(data):
+    """Missing, empty, truncated and newer records are errors; the list of readers names them."""
+    stream, storage = make_stream(1)
+    stream.readers.register("etl")
+    path = max(objects(storage, "readers/etl"))
+    storage.delete(path)
+    storage.put(path, data or b"\n")
+    for asked in (lambda: held(stream), lambda: stream.readers.register("etl")):
+        with pytest.raises(FormatError):
+            asked()
+    assert [*stream.readers.damaged] == ["etl"]
+
+
+def test_reader_of_another_stream_is_noticed():
+    """A folder copied from elsewhere does not hold back a wrong offset."""
+    stream, storage = make_stream(1)
+    record = ReaderRecord("another", 0, 3, "", 60, name="x")
+    storage.create("readers/x/00000000000000000000", encode_envelope(encode_record(record)))
+    with pytest.raises(CorruptionError, match="another stream"):
+        held(stream)
+    assert [*stream.readers.damaged] == ["x"]
+
+
+def test_record_carries_fields_of_a_newer_version_through():
+    """An older client never drops what it does not know."""
+    record = ReaderRecord("s", 1, 2, "o", 3, extra={"later": [1]})
+    assert decode_record(encode_record(record), "x") == record
+    newer = encode_record(record).replace(b'"format":1', b'"format":3')
+    with pytest.raises(UnsupportedVersionError):
+        decode_record(newer, "x")

@@ -10,10 +10,13 @@ from stream_kit import STAGED, Meddling, make_stream, numbers, objects, snapshot
 from wrapped_storage import WrappedStorage
 
 from segstore_ds.compact import run
-from segstore_ds.errors import InvalidInputError, StorageError
+from segstore_ds.compact.commit import commit_groups
+from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
+from segstore_ds.errors import ConflictError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import MOST_REDACTIONS, clean_since, redactions_of
 from segstore_ds.log.context import Job
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.plan import ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import Redacted, RedactRequest
@@ -291,3 +294,46 @@ def test_redact_reaches_parts_and_sealed_streams(monkeypatch: pytest.MonkeyPatch
     assert stream.redact(SECRET, columns=["s"]).rows == 2
     assert _texts(stream) == _expected(120, 13, 27)
     assert stream.verify().ok
+
+
+def test_ranges_that_a_compaction_replaced_are_planned_again() -> None:
+    """The compaction commits first, so what was written for its inputs is dropped."""
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream._context.clock)
+    done = _redact_while(stream, lambda _: other.compact(end=20))
+    assert done.rows == 2
+    assert _texts(stream) == _expected(40, 13, 27)
+    assert stream.verify().ok
+    listed = {f"segments/{entry.path}" for entry in stream._log.root.entries}
+    retired = {f"segments/{item.path}" for item in stream._log.root.retired}
+    assert {path for path in objects(storage) if path.startswith("segments/")} <= listed | retired
+
+
+def test_a_compaction_under_way_brings_nothing_back() -> None:
+    """It finds none of the segments that it read, and is skipped."""
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream._context.clock)._context
+    root = other.log.root
+    job = plan_job(other, root, Layout())
+    groups = plan_range_groups(other.status, root, job, CompactRules(), (0, 40))
+    done = [run_group(job, group, nonce=12 * "a") for group in groups]
+    stream.redact(SECRET, columns=["s"])
+    with pytest.raises(ConflictError):
+        commit_groups(other, done)
+    assert _texts(stream) == _expected(40, 13, 27)
+
+
+def test_a_restore_in_between_is_redacted_too() -> None:
+    """It lists old segments behind the bound tail: the tail moves."""
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream._context.clock)
+    version = stream.version
+
+    def restore(_chosen: Sequence[PlacedSegment]) -> None:
+        if other.refresh().version == version:
+            other.append(numbers(0, 1))
+            other.restore(version)
+
+    done = _redact_while(stream, restore)
+    assert (done.rows, done.tail) == (2, 81)
+    assert _texts(stream) == _expected(40, 13, 27)

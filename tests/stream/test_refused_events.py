@@ -14,6 +14,7 @@ from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
     SegstoreError,
+    StorageError,
     WriterConflictError,
 )
 from segstore_ds.status.writers import WriterKey
@@ -269,3 +270,30 @@ def test_where_no_letters_can_be_is_refused():
     with pytest.raises(InvalidInputError, match=r"columns=\['_reason'\]"):
         send(stream, merge_schema=True)
     assert pair.held() == [1]
+
+
+def test_batch_of_which_all_is_refused_is_committed_empty():
+    pair = Pair()
+    stream = pair.open()
+    bad = pa.table({"n": [-1, -2], "s": ["a", "b"]}, SCHEMA)
+    assert stream.append(bad, writer_id="w", batch_id=1).rows == 0
+    assert stream.append(bad, writer_id="w", batch_id=1).repeated
+    assert (pair.held(), pair.dead()) == ([], [-1, -2])
+
+
+def test_letters_that_may_be_committed_are_an_error_that_is_safe_to_repeat():
+    pair = Pair()
+
+    class Silent(Faulty):
+        def around(self, verb, path, work):
+            if verb in ("create", "get") and path.startswith("latest:log/"):
+                if verb == "create":
+                    work()
+                raise StorageError("no answer")
+            return super().around(verb, path, work)
+
+    with pytest.raises(SegstoreError):
+        send(pair.open(Silent(pair.storage)))
+    assert pair.held() == []
+    send(pair.open())
+    assert (pair.held(), pair.dead()) == ([0, 1, 4], [-2, 3])

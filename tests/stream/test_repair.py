@@ -266,3 +266,24 @@ def test_salvage_reads_the_newest_version_that_can_be_read(monkeypatch):
     assert [(lost.start, lost.end) for lost in report.lost] == [(20, 30)]
     found = values(open_on(new))
     assert found == [n for n in range(report.moved[-1].end) if not 20 <= n < 30]
+
+
+def test_repaired_stream_verifies_but_for_what_was_left_behind():
+    """The file that can't be read stays, and is named as known."""
+    stream, storage = make_stream(3)
+    damage(storage, log_name(3), "cut")
+    fix(stream, allow_loss=True)
+    report = open_on(storage, clock=stream._log.clock).verify().check()
+    assert report.abandoned == [log_name(3)]
+
+
+def test_salvage_of_a_sound_stream_is_a_copy():
+    """Columns that were added come as null, as in a read."""
+    stream, storage = make_stream(2)
+    stream.append(numbers(20, 21).append_column("x", [[1.5]]), merge_schema=True)
+    new = fresh(storage)
+    report = salvage_on(storage, new, clock=stream._log.clock)
+    assert (report.lost, report.rows) == ([], 21)
+    assert open_on(new).read().read_all().equals(stream.read().read_all())
+    with pytest.raises(NotFoundError):
+        salvage_on(open_storage(f"memory://{uuid.uuid4().hex}"), new)

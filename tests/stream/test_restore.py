@@ -106,3 +106,30 @@ def test_vacuum_keeps_what_is_listed_again(tight, monkeypatch):
     assert sum(entry.path.startswith("segments/") for entry in report.deleted) == 8
     assert values(stream) == [95, 91, 91, 91]
     stream.verify().check()
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_restore_of_the_version_before_undoes_it():
+    """Forth and back, as often as one likes; the same objects are listed again and again."""
+    stream, storage = make_stream(2)
+    stream.overwrite(numbers(50, 53))
+    for _ in range(3):
+        now = stream.refresh().version
+        stream.restore(2)
+        assert values(stream) == list(range(20))
+        stream.restore(now)
+        assert values(stream) == [50, 51, 52]
+        stream.verify().check()
+    assert len(objects(storage, "segments")) == 3
+
+
+def test_restore_hides_what_lay_below_the_old_head():
+    """A segment that straddled the head is listed whole; its older events stay hidden."""
+    stream, _ = make_stream(3)
+    stream.truncate(13)
+    version = stream.version
+    stream.overwrite(numbers(90, 91))
+    stream.restore(version)
+    assert values(stream) == list(range(13, 30))
+    assert (stream.head, stream.tail) == (34, 51)
+    stream.verify().check()

@@ -9,9 +9,9 @@ import pytest
 from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.columns import from_entries
-from segstore_ds.format.policies import RetentionPolicy, parse_policy
+from segstore_ds.format.policies import RETENTION_PROPERTY, RetentionPolicy, parse_policy
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.retention.retain import plan_retain
 from segstore_ds.status.table_status import Run
@@ -426,3 +426,47 @@ def test_reader_written_by_a_store_ahead_of_now_lives():
     stream.readers.register("etl", lapse_s=60)
     wait(storage, -200)
     assert stream.retain(max_bytes=0).head == 0
+
+
+def test_unreadable_reader_stops_retention():
+    """It may need everything."""
+    stream, storage = make_stream(3)
+    stream.readers.register("etl", start="tail")
+    path = max(objects(storage, "readers"))
+    storage.put(path, storage.get(path)[:-3])
+    with pytest.raises(FormatError):
+        stream.retain(max_bytes=0)
+    assert stream.refresh().head == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"later": 1}',
+        '{"max_bytes": "x"}',
+        '{"max_bytes": "10g"}',
+        '{"max_age": 1}',
+        '{"max_age_s": "7d"}',
+    ],
+)
+def test_policy_of_a_later_version_is_not_half_applied(text):
+    """What is not understood is an error, not another policy."""
+    with pytest.raises(CorruptionError, match=RETENTION_PROPERTY):
+        parse_policy(text)
+
+
+def test_dry_runs_tell_what_would_be_done_and_do_nothing():
+    stream, storage = make_stream(5)
+    wait(storage, 40 * DAY)
+    stream.seal()
+    version = stream.version
+    planned = stream.retain(max_age=30 * 86_400, dry_run=True)
+    assert (planned.head, planned.dropped, stream.refresh().head) == (50, 50, 0)
+    kept = stream.maintain(keep="30d", dry_run=True).log_start
+    assert kept > stream._log.root.log_start
+    assert stream.refresh().version == version
+    assert stream.retain(max_age=30 * 86_400) == planned
+    assert stream.maintain(keep="30d").log_start == kept

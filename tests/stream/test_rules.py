@@ -14,6 +14,7 @@ from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
     UnsupportedVersionError,
+    WriterConflictError,
 )
 from segstore_ds.format import root as roots
 from segstore_ds.stream.opening import open as open_on
@@ -284,3 +285,11 @@ def test_rules_end_and_leave_the_feature_that_stops_older_writers(monkeypatch):
         assert stream.settings.rules is None
     stream.append(BAD)
     assert stream.tail == 4
+
+
+def test_other_events_under_a_batch_id_are_refused_beside_rules():
+    stream = make_stream(0)[0]
+    stream.settings.update(rules=RULES)
+    stream.append(GOOD, writer_id="w", batch_id=1)
+    with pytest.raises(WriterConflictError, match="other events"):
+        stream.append(numbers(5, 9), writer_id="w", batch_id=1)

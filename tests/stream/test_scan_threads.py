@@ -10,7 +10,7 @@ import pytest
 from stream_kit import snapshot
 from wrapped_storage import WrappedStorage
 
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.read import prefetch, scan, segments
 from segstore_ds.read.scan import run_tasks
 from segstore_ds.read.segments import open_segment
@@ -174,3 +174,14 @@ def test_a_scan_of_generated_columns_alone_opens_no_segment(stream: Stream) -> N
     stats.reset()
     assert stream.read(columns=[], offset_column="o").read_all().num_rows == 500
     assert stats.total == counted
+
+
+@pytest.mark.usefixtures("size")
+@pytest.mark.parametrize("threads", [1, 4])
+def test_events_before_an_error_are_delivered_first(stream: Stream, threads: int) -> None:
+    """Although it was met before those events were asked for."""
+    stream._log.storage.delete(f"segments/{stream._log.root.entries[2].path}")
+    seen: list[int] = []
+    with pytest.raises(MissingObjectError):
+        seen.extend(n for batch in batches(stream, threads) for n in batch["o"].to_pylist())
+    assert seen == list(range(200))

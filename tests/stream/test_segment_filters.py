@@ -210,3 +210,24 @@ def test_verify_reports_a_filter_that_lacks_a_value(monkeypatch: Any) -> None:
     problems = fill("arrow").verify().problems
     assert len(problems) == SEGMENTS
     assert "the status' filter of column 'user' lacks a value" in problems[0].what
+
+
+def test_truncation_keeps_filters(stream: Stream) -> None:
+    before = known(stream)
+    stream.truncate(12 * ROWS)
+    assert known(stream) == before[12:]
+    assert look_up(stream, stream.url, WANTED)[0] == [13 * ROWS + 3, 18 * ROWS + 3]
+
+
+def test_clone_and_follower_have_the_filters_and_the_key_columns(
+    stream: Stream,
+) -> None:
+    for mode in ("clone", "segments"):
+        url = f"memory://{uuid.uuid4().hex}"
+        stream.copy_to(url, mode=mode, copy_id=mode)
+        copied = segstore.open(url)
+        found, ranges = look_up(copied, url, WANTED)
+        assert len(found) == 4
+        assert copied.verify().ok
+        assert copied.settings.key_columns == ("user",)
+        assert ranges < 15 or mode == "segments"

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from stream_kit import objects, values
 
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, InvalidInputError, UnsupportedVersionError
+from segstore_ds.format.parquet import segment as segment_parquet
 from segstore_ds.read import segments
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -233,3 +234,28 @@ def test_only_the_columns_asked_for_are_read_and_checked(monkeypatch):
         with pytest.raises(CorruptionError, match=path):
             stream.read(columns=["s"]).read_all()
         assert stream.read(0, 20).read_all() == table(0, 20)
+
+
+def test_what_parquet_does_not_bring_back_is_arrow():
+    schema = pa.schema([("n", pa.int64()), ("nothing", pa.struct([]))])
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
+    rows = pa.table({"n": [1, 2], "nothing": [{}, None]}, schema)
+    stream.append(rows, layout=PARQUET)
+    assert formats(stream) == ["arrow"]
+    assert stream.read().read_all() == rows
+
+
+def test_what_would_not_be_read_again_is_not_committed(monkeypatch):
+    stream = make(ARROW)
+    version, before = stream.version, objects(stream._log.storage, "segments")
+    monkeypatch.setattr(segment_parquet, "MAX_INDEX_BYTES", 100)
+    with pytest.raises(InvalidInputError, match="could not be read back"):
+        stream.append(table(50, 100), layout=PARQUET)
+    assert stream.refresh().version == version
+    assert objects(stream._log.storage, "segments") == before
+
+
+def test_unknown_segment_format_is_unsupported(stream):
+    entry = replace(stream._log.root.entries[0], format="lance")
+    with pytest.raises(UnsupportedVersionError, match="lance"):
+        segments.open_segment(stream._log.storage, entry)

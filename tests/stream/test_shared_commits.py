@@ -16,6 +16,7 @@ from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
     InvalidInputError,
+    SchemaMismatchError,
     StorageError,
 )
 from segstore_ds.storage import open_storage
@@ -185,3 +186,20 @@ def test_a_place_that_no_event_has_is_refused(stream):
         for place in (-1, 0):
             with pytest.raises(InvalidInputError, match="no such place"):
                 appender.wait(place)
+
+
+def test_a_bad_row_fails_only_its_thread(stream):
+    ready = threading.Barrier(8)
+    with stream.appender(flush_seconds=None) as appender, ThreadPoolExecutor(8) as threads:
+
+        def work(n: int) -> int | None:
+            ready.wait(300)
+            if n == 3:
+                with pytest.raises(SchemaMismatchError):
+                    appender.append({"n": "text"})
+                return None
+            return appender.wait(appender.append({"n": n}))
+
+        offsets = list(threads.map(work, range(8)))
+    assert offsets[3] is None
+    assert sorted(offset for offset in offsets if offset is not None) == list(range(7))

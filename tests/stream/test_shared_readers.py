@@ -14,9 +14,14 @@ from segstore_ds.errors import (
     LeaseLostError,
     ReaderConflictError,
     TruncatedError,
+    UnsupportedVersionError,
 )
 from segstore_ds.format.reader_record import (
+    Lease,
+    ReaderRecord,
     Span,
+    decode_record,
+    encode_record,
 )
 from segstore_ds.read import reader_records
 from segstore_ds.stream.opening import open as open_on
@@ -376,3 +381,68 @@ def test_a_handle_whose_records_were_deleted_does_not_believe_that_it_wrote_the_
     with pytest.raises(ReaderConflictError, match="another owner"):
         stale.publish(7)
     assert other.offset == 5
+
+
+def test_an_idle_member_that_slept_goes_on_without_an_error():
+    """It had nothing that another could have got twice."""
+    stream, storage = make_stream(1)
+    idle, other = join(stream, "w1"), join(stream, "w2")
+    drain(idle, other)
+    wait(storage, LEASE_S + 1)
+    poll(other)
+    wait(storage, LEASE_S / 2)
+    poll(other)
+    wait(storage, LEASE_S / 2 + 1)
+    poll(other)
+    assert sorted(record(stream).members) == ["w2"]
+    assert poll(idle) is None
+    wait(storage, LEASE_S / 2)
+    poll(other)  # renews, and so hears that it is not alone any more
+    stream.append(numbers(10, 30))
+    found = drain(idle, other)
+    assert sorted(chain.from_iterable(found)) == list(range(10, 30))
+    assert all(found)
+
+
+@pytest.mark.parametrize("kind", ["publish", "plain"])
+def test_publishing_while_another_goes_on_and_retention_runs_loses_nothing(kind):
+    """The same for two handles of one owner, when one registers or may have lapsed."""
+    stream, storage = make_stream(2)
+    other = stream.readers.register("billing")
+
+    def finish():
+        other.publish(20)
+        assert stream.refresh().retain(max_bytes=0).head == 20
+
+    slow = Meddling(storage, next_commit(stream), finish)
+    handle = open_on(slow, clock=stream._log.clock)
+    if kind == "plain":
+        assert poll(handle.follow("billing", timeout=0)) is None
+    else:
+        slow.met = True
+        reader = handle.readers.register("billing", lapse_s=100)
+        slow.met = False
+        slow._call = next_commit(stream)
+        wait(storage, 90)
+        reader.publish(10)
+        assert stream.position("reader:billing").offset == 20
+
+
+def test_lost_events_are_an_error_for_the_member_that_should_get_them():
+    stream, _ = make_stream(2)
+    member = join(stream, "w1")
+    stream.truncate(15)
+    with pytest.raises(TruncatedError):
+        poll(member)
+
+
+def test_versions_that_know_no_members_refuse_a_shared_record():
+    """They would move the position over events that others have leased."""
+    lease = Lease(5, 9, "t", 30, 4)
+    shared = ReaderRecord("s", 0, 5, "", 60, members={"w1": lease}, done=[Span(12, 15)])
+    body = encode_record(shared)
+    assert decode_record(body, "x") == shared
+    assert b'"format":2' in body
+    assert b'"format":1' in encode_record(ReaderRecord("s", 0, 5, "", 60))
+    with pytest.raises(UnsupportedVersionError):
+        decode_record(body.replace(b'"format":2', b'"format":3'), "x")

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +16,10 @@ from stream_kit import HOUR, SCHEMA, STAGED, make_stream, numbers, objects, valu
 import segstore_ds as segstore
 from segstore_ds.errors import (
     AlreadyExistsError,
+    ConflictError,
     MissingObjectError,
     NotFoundError,
+    SegstoreError,
 )
 from segstore_ds.format.names import HINT_PATH
 from segstore_ds.log.late_hints import LATE_HINTS
@@ -371,3 +374,82 @@ def test_hint_that_another_commit_contradicts_is_an_error(tmp_path: Path) -> Non
         (tmp_path / "s" / HINT_PATH).write_bytes(hint)  # as on an object store
         with pytest.raises(MissingObjectError, match=r"are gone.*seen=2.*_latest"):
             segstore.open(tmp_path / "s")
+
+
+def test_appender_of_a_dropped_stream_acknowledges_nothing(tmp_path: Path) -> None:
+    """Before, its commits went into an empty folder."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    stream.append(numbers(0, 5))
+    appender = stream.appender()
+    segstore.drop(stream.url, confirm=stream.url)
+
+    def write() -> None:
+        appender.append({"n": 1})
+        appender.flush()
+
+    with pytest.raises(NotFoundError, match="dropped"):
+        write()
+    assert not segstore.exists(stream.url)
+
+
+def test_one_of_many_creators_makes_the_stream(tmp_path: Path) -> None:
+    """In the folder of a dropped stream, as several jobs with createIfMissing do."""
+    url = str(tmp_path / "s")
+    segstore.create(url, SCHEMA).append(numbers(0, 3))
+    segstore.drop(url, confirm=url)
+    made, refused, go = [], [], threading.Barrier(8)
+
+    def create() -> None:
+        go.wait()
+        try:
+            made.append(segstore.create(url, SCHEMA))
+        except AlreadyExistsError:
+            refused.append(1)
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(made), len(refused)) == (1, 7)
+    assert segstore.open(url)._log.root.stream_id == made[0]._log.root.stream_id
+
+
+def test_repeated_batch_is_not_known_after_a_restore(tmp_path: Path) -> None:
+    """A handle that still has the root with the batch must not acknowledge it."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    shutil.copytree(tmp_path / "s", tmp_path / "backup")
+    stream.append(numbers(0, 5), writer_id="etl", batch_id=7)
+    shutil.rmtree(tmp_path / "s")
+    shutil.copytree(tmp_path / "backup", tmp_path / "s")
+    with pytest.raises(MissingObjectError):
+        stream.append(numbers(0, 5), writer_id="etl", batch_id=7)
+
+
+def test_threads_that_commit_through_one_handle_never_race_each_other(tmp_path: Path) -> None:
+    """They take turns, and none of them sees the log go back."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    stop, failures = threading.Event(), []
+
+    def work(call) -> None:
+        try:
+            while not stop.is_set():
+                call()
+        except (SegstoreError, ConflictError) as error:
+            failures.append(error)
+            stop.set()
+
+    calls = [lambda: stream.append(numbers(0, 1))] * 3
+    calls += [stream.refresh, lambda: stream.read(0, "tail"), lambda: stream.refresh().tail]
+    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    while stream.version < 60 and not stop.is_set():
+        time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    fresh = open_on(open_storage(stream.url))
+    assert fresh.tail == fresh.version == stream.refresh().version
+    assert set(fresh.history().read_all()["races_lost"].to_pylist()) == {0}

@@ -11,8 +11,12 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.errors import (
     AlreadyExistsError,
+    ConflictError,
     InvalidInputError,
+    NotFoundError,
+    PositionError,
     SchemaMismatchError,
+    TruncatedError,
 )
 from segstore_ds.log.clock import Clock
 
@@ -149,3 +153,69 @@ def test_create_opens_what_is_there_if_that_is_ok(tmp_path: Path) -> None:
     (tmp_path / "files" / "a.csv").write_text("n")
     with pytest.raises(InvalidInputError, match="missing or empty"):
         segstore.create(tmp_path / "files", schema, exist_ok=True)
+
+
+def test_position_of_another_generation_is_refused(stream: segstore.Stream) -> None:
+    """A checkpoint from before history was abandoned is noticed."""
+    other = segstore.Position(stream._log.root.stream_id, 1, 0)
+    with pytest.raises(PositionError, match="another generation"):
+        stream.read(other)
+
+
+def test_start_below_the_head_names_what_is_lost(
+    stream: segstore.Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An overwrite moved the head; reading below it is an error, or a warning if so asked."""
+    stream.overwrite(numbers(30, 32))
+    with pytest.raises(TruncatedError, match=r"lost='\[5, 30\)'"):
+        stream.read(5)
+    with pytest.raises(TruncatedError, match=r"lost='\[5, 20\)'"):
+        stream.read(5, 20)
+    assert values(stream, 5, fail_on_data_loss=False) == [30, 31]
+    assert values(stream, 5, 20, fail_on_data_loss=False) == []
+    assert ["[5, 30)" in caplog.messages[0], "[5, 20)" in caplog.messages[1]] == [True, True]
+
+
+def test_expectations_are_conditions_of_the_commit(stream: segstore.Stream) -> None:
+    """An append on an expected tail or version conflicts if another commit came first."""
+    stream.append(numbers(30, 31), expected_tail=30)
+    with pytest.raises(ConflictError, match="tail has moved"):
+        stream.append(numbers(30, 31), expected_tail=30)
+    with pytest.raises(ConflictError, match="version has changed"):
+        stream.append(numbers(31, 32), expected_version=3)
+    assert stream.tail == 31
+    assert stream.verify().check().leftovers == []
+
+
+def test_writer_id_and_batch_id_go_together(stream: segstore.Stream) -> None:
+    """One without the other, or out of range, is refused."""
+    for key in ({"writer_id": "w"}, {"batch_id": 1}, {"writer_id": "", "batch_id": 1}):
+        with pytest.raises(InvalidInputError):
+            stream.append(numbers(0, 1), **key)
+    with pytest.raises(InvalidInputError, match="not an integer in range"):
+        stream.append(numbers(0, 1), writer_id="w", batch_id=-1)
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_create_refuses_what_is_left_of_another_stream(tmp_path: object) -> None:
+    """A folder with segments but no log is a stream whose log was lost, never hidden."""
+    place = f"{tmp_path}/stream"
+    stream = segstore.create(place, SCHEMA)
+    stream.append(numbers(0, 5))
+    for info in list(stream._log.storage.list("log")):
+        stream._log.storage.delete(info.path)
+    with pytest.raises(segstore.SegstoreError, match="segments of a stream but no log"):
+        segstore.create(place, SCHEMA)
+    with pytest.raises(NotFoundError):
+        segstore.open(place)
+
+
+def test_clock_off_the_stores_is_refused() -> None:
+    """A commit time that is an hour ahead of the store's own clock is refused as well."""
+    import time
+
+    clock = Clock(wall_us=lambda: time.time_ns() // 1000 + 3600 * 1_000_000)
+    stream = segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA, clock=clock)
+    with pytest.raises(InvalidInputError, match="by more than 5 minutes"):
+        stream.append(numbers(0, 1))
+    assert stream.refresh().tail == 0

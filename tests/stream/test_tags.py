@@ -5,11 +5,14 @@ from stream_kit import Meddling, make_stream, numbers, values
 
 from segstore_ds.errors import (
     AlreadyExistsError,
+    CorruptionError,
     InvalidInputError,
     NotFoundError,
     PositionError,
     TruncatedError,
 )
+from segstore_ds.format.record import from_json
+from segstore_ds.format.root import Tag
 from segstore_ds.retention import tags
 from segstore_ds.stream.opening import open as open_on
 
@@ -110,3 +113,22 @@ def test_repeated_tag_succeeds_after_its_events_are_dropped():
 
     late = open_on(Meddling(storage, "create log/", both), clock=stream._log.clock)
     assert late.tags.set("eod", 10).offset == 10
+
+
+@pytest.mark.parametrize("value", [None, 5, [], [1, 2], [1, 2, "3"], [-1, 2, 3], {"offset": 1}])
+def test_damaged_tag_is_corruption(value):
+    """What is no tag is never taken for one, nor passed over."""
+    with pytest.raises(CorruptionError):
+        from_json(Tag, value, where="root")
+
+
+def test_retention_waits_for_tags():
+    """A tag holds back `retain`."""
+    stream, _ = make_stream(4)
+    stream.tags.set("held", 10)
+    stream.tags.set("later", 25)
+    stream.retain(max_bytes=0)
+    assert stream.head == 10
+    stream.tags.delete("held")
+    stream.retain(max_bytes=0)
+    assert stream.head == 25

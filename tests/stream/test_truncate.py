@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from stream_kit import DAY, SCHEMA, TIGHT, make_stream, numbers, objects, values, wait
+from stream_kit import DAY, SCHEMA, SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
 from segstore_ds.errors import (
     NotFoundError,
@@ -101,3 +101,41 @@ def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
     stream.maintain(keep=DAY)
     assert stream.maintain(grace=DAY).bytes
     assert len(objects(storage, "segments")) == 3
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_truncate_within_parts_retires_whole_parts(monkeypatch):
+    """Parts below the head go as one, the part that straddles it stays listed."""
+    stream, storage = make_stream(0)
+    monkeypatch.setattr(SOFT, 3)
+    for n in range(12):
+        stream.append(numbers(n, n + 1))
+    parts = stream._log.root.parts
+    assert len(parts) >= 2
+    stream.truncate(parts[0].end + 1)
+    assert parts[0].path in {item.path for item in stream._log.root.retired}
+    assert values(open_on(storage)) == list(range(parts[0].end + 1, 12))
+    stream.verify().check()
+
+
+def test_truncate_that_loses_to_a_deeper_one_is_done():
+    """Another handle truncates further in between: nothing is left to do."""
+    stream, storage = make_stream(3)
+    other = open_on(storage, clock=stream._log.clock)
+    commit = stream._log.commit
+
+    def late(build, **options):
+        other.truncate(20)
+        return commit(build, **options)
+
+    stream._log.commit = late
+    assert stream.truncate(12) == 20
+
+
+def test_batch_that_is_known_may_be_repeated_on_a_sealed_stream():
+    """What is committed is done, whatever has changed since."""
+    stream, _ = make_stream(0)
+    first = stream.append(numbers(0, 5), writer_id="w", batch_id=1)
+    stream.seal()
+    again = stream.append(numbers(0, 5), writer_id="w", batch_id=1)
+    assert (again.repeated, again.start, again.end) == (True, first.start, first.end)

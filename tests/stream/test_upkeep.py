@@ -16,13 +16,14 @@ from stream_kit import (
     numbers,
     objects,
     snapshot,
+    staged_job,
     values,
 )
 from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
 from segstore_ds.copy.pins import run_pin
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, StagedExpiredError
 from segstore_ds.format.policies import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.read.scan import run_task
@@ -241,3 +242,100 @@ def test_what_is_no_policy_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="not an upkeep policy"):
         segstore.create(tmp_path / "s", SCHEMA, upkeep="1d")
     assert not segstore.exists(tmp_path / "s")
+
+
+@pytest.mark.slow
+def test_storage_is_bounded_over_a_month() -> None:
+    """Small commits with compaction: objects and retired entries stop growing."""
+    stream, storage = make()
+    counts = []
+    for _ in range(24):
+        grow(stream, storage, 12, 2 * HOUR, "auto")
+        counts.append(len(objects(storage)))
+    assert counts[-1] < 1.3 * counts[12]
+    assert values(stream) == list(range(288))
+    assert stream.verify().check().leftovers == []
+
+
+@pytest.mark.parametrize("bounds", [{"keep_s": -1}, {"keep_versions": 0}, {"grace_s": 3600}])
+def test_policy_out_of_range_is_refused(bounds: dict[str, int]) -> None:
+    with pytest.raises(InvalidInputError):
+        UpkeepPolicy(**bounds)
+
+
+def test_orphans_of_a_dead_job_go_when_its_floor_has_passed() -> None:
+    """A job that stages for six days still commits; one that died is cleared away."""
+    stream, storage = make()
+    grow(stream, storage, 3, HOUR)
+    other = open_on(storage, clock=stream._log.clock)
+    job, task = staged_job(other, 3, 5)
+    dead, left = staged_job(open_on(storage, clock=stream._log.clock), 90, 95)
+    late, staged = staged_job(open_on(storage, clock=stream._log.clock), 90, 95)
+    grow(stream, storage, 24, 6 * HOUR)
+    other.commit(job, [task])
+    assert values(stream.refresh())[-2:] == [3, 4]
+    orphan = f"segments/{left.segments[0].path}"
+    assert orphan in objects(storage)
+    grow(stream, storage, 50, 8 * HOUR)
+    assert orphan not in objects(storage)
+    with pytest.raises(StagedExpiredError):
+        open_on(storage, clock=stream._log.clock).commit(late, [staged])
+    assert dead.token != late.token
+    stream.refresh().verify().check()
+
+
+def test_what_was_restored_stays() -> None:
+    """A segment that was dropped, and listed again by a restore, is never deleted."""
+    stream, storage = make()
+    grow(stream, storage, 3, HOUR)
+    before = stream.version
+    stream.overwrite(numbers(50, 52), layout=STAGED)
+    stream.restore(before)
+    wanted = values(stream)
+    grow(stream, storage, 80, 6 * HOUR)
+    assert values(stream)[:3] == wanted == [0, 1, 2]
+    stream.verify().check()
+
+
+def test_pins_hold_what_a_clone_needs() -> None:
+    stream, storage = make()
+    grow(stream, storage, 3, HOUR)
+    first = f"segments/{stream._log.root.entries[0].path}"
+    run_pin(stream._context, "c", "memory://clone")
+    stream.truncate(3)
+    grow(stream, storage, 60, 6 * HOUR)
+    assert first in objects(storage)
+    stream.pins.release("c")
+    grow(stream, storage, 10, 6 * HOUR)
+    assert first not in objects(storage)
+
+
+def test_tags_and_readers_keep_their_events() -> None:
+    """Upkeep deletes what was dropped; it drops nothing itself."""
+    stream, storage = make()
+    grow(stream, storage, 3, HOUR)
+    stream.tags.set("eod", 1)
+    stream.readers.register("etl", start=2)
+    grow(stream, storage, 60, 6 * HOUR)
+    assert (stream.head, values(stream, "tag:eod")[0]) == (0, 1)
+    assert values(stream, "reader:etl")[0] == 2
+
+
+def test_two_rounds_at_once() -> None:
+    """The later one finds the work done, commits nothing, and nothing is lost."""
+    stream, storage = make(None)
+    grow(stream, storage, 6, HOUR)
+    stream.truncate(4)
+    grow(stream, storage, 64, 6 * HOUR)
+    stream.settings.update(upkeep=UpkeepPolicy())
+    done = []
+    other = open_on(storage, clock=stream._log.clock)
+    meddling = Meddling(
+        storage, "create log/", lambda: done.append(upkeep.run_upkeep(other._context))
+    )
+    first = open_on(meddling, clock=stream._log.clock)
+    assert upkeep.run_upkeep(first._context) is None
+    assert done[0] is not None
+    rows = stream.history().read_all().to_pylist()
+    assert [row["operation"] for row in rows].count("upkeep") == 1
+    stream.refresh().verify().check()

@@ -10,9 +10,11 @@ from stream_kit import (
     SOFT,
     STAGED,
     TIGHT,
+    Meddling,
     make_stream,
     numbers,
     objects,
+    snapshot,
     staged_job,
     values,
     wait,
@@ -26,11 +28,13 @@ from segstore_ds.errors import (
     InvalidInputError,
     MissingObjectError,
     SnapshotExpiredError,
+    StagedExpiredError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.copies import Pin
 from segstore_ds.format.record import to_json
 from segstore_ds.log.commit import Change
+from segstore_ds.read.scan import open_reader
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -325,3 +329,143 @@ def test_a_dry_run_writes_nothing():
     vacuumed = handle(stream, ReadOnly(storage)).maintain(grace=DAY, dry_run=True)
     assert vacuumed == whole
     assert paths(vacuumed) == {first}
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_dropped_object_waits_for_purge_and_for_the_grace():
+    """A version that is kept still lists it; after that it is a day old at least."""
+    stream, storage = make_stream(3)
+    stream.truncate(10)
+    wait(storage, 3 * DAY)
+    stream.append(numbers(30, 31))
+    assert "a version that is kept" in stream.maintain(grace=DAY, dry_run=True).kept[0].waits_for
+    wait(storage, 2 * HOUR)
+    stream.append(numbers(31, 32))
+    stream.append(numbers(32, 33))
+    wait(storage, 2 * HOUR)
+    stream.maintain(keep=HOUR)
+    assert len(stream.maintain(grace=DAY, dry_run=True).deleted) == 1
+    stream.truncate(20)
+    stream.append(numbers(33, 34))
+    wait(storage, 2 * HOUR)
+    stream.append(numbers(34, 35))
+    stream.append(numbers(35, 36))
+    stream.maintain(keep=HOUR)
+    wait(storage, 2 * HOUR)
+    stream.maintain(keep=HOUR)
+    assert [
+        (entry.why, entry.waits_for, entry.dropped)
+        for entry in stream.maintain(grace=DAY, dry_run=True).kept
+    ] == [(TRUNCATED, "within the grace", 9)]
+
+
+def test_job_older_than_the_staging_floor_is_refused():
+    """The error says to stage again; the objects are gone, and nothing refers to them."""
+    stream, storage = make_stream(2)
+    job, task = staged_job(stream, 20, 30)
+    other = handle(stream)
+    other.append(numbers(100, 101))
+    wait(storage, 25 * HOUR)
+
+    def commit():
+        with pytest.raises(StagedExpiredError, match="write the data again"):
+            stream.commit(job, [task])
+
+    meddling = Meddling(storage, "delete segments/", commit)
+    report = handle(stream, meddling).maintain(grace=DAY)
+    assert meddling.met
+    assert len(report.deleted) == 1
+    assert values(handle(stream)) == [*range(20), 100]
+    handle(stream).verify().check()
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_spilled_part_whose_committer_sleeps_loses_no_segment(monkeypatch):
+    """Vacuum comes between the part and the commit that names it: the commit is planned again."""
+    stream, storage = make_stream(4)
+    monkeypatch.setattr(SOFT, 3)
+
+    def vacuum():
+        wait(storage, 30 * HOUR)
+        other = handle(stream)
+        other.append(numbers(100, 101))
+        wait(storage, 30 * HOUR)
+        other.append(numbers(101, 102))
+        other.maintain(keep=HOUR)
+        spilled = sorted(paths(other.maintain(grace=DAY)))
+        assert "-segments-" in spilled[0]
+        assert spilled[1:] == [names.twin_of(spilled[0])]
+
+    meddling = Meddling(storage, "create log/", vacuum)
+    sleeper = handle(stream, meddling)
+    assert sleeper.truncate(5) == 5
+    assert meddling.met
+    assert values(handle(stream)) == [*range(5, 40), 100, 101]
+    handle(stream).verify().check()
+
+
+def test_old_segment_replaced_a_minute_ago_is_read_to_its_end():
+    """Age counts from retirement: a reader pinned before an overwrite gets its answer."""
+    stream, storage = make_stream(3)
+    wait(storage, 30 * DAY)
+    stream.append(numbers(30, 31))
+    pinned = stream.read(columns=["n"])
+    other = handle(stream)
+    other.overwrite(numbers(50, 51))
+    wait(storage, 60)
+    for _ in range(3):
+        wait(storage, 3 * HOUR)
+        other.append(numbers(51, 52))
+    other.maintain(keep=HOUR)
+    report = other.maintain(grace=DAY)
+    assert report.deleted == ()
+    waits = {entry.waits_for for entry in report.kept}
+    assert waits <= {"within the grace", "a version that is kept still needs it"}
+    assert pinned.read_all()["n"].to_pylist() == list(range(31))
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_reader_older_than_the_grace_gets_an_error():
+    """After the grace it is an error, never another answer."""
+    stream, storage, _ = dropped_long_ago()
+    pinned = snapshot(stream, stream._log.read_version(stream._log.root.log_start))
+    reading = pinned.plan()
+    old = handle(stream)
+    old.truncate("tail")
+    for _ in range(3):
+        wait(storage, 2 * DAY)
+        old.append(numbers(0, 1))
+    old.maintain(keep=HOUR)
+    old.maintain(grace=DAY)
+    with pytest.raises(SnapshotExpiredError):
+        open_reader(reading, pinned.tasks(reading)).read_all()
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_two_vacuums_at_once_are_safe():
+    """The second runs whole while the first is about to delete."""
+    stream, storage, first = dropped_long_ago()
+    others = []
+    meddling = Meddling(
+        storage, "delete ", lambda: others.append(handle(stream).maintain(grace=DAY))
+    )
+    report = handle(stream, meddling).maintain(grace=DAY)
+    assert paths(report) == paths(others[0]) == {first}
+    assert handle(stream)._log.root.retired == ()
+    assert values(handle(stream)) == list(range(10, 33))
+    handle(stream).verify().check()
+
+
+def test_orphans_of_purged_versions_are_deleted():
+    """The history says which version was the newest a day ago."""
+    stream, storage = make_stream(2)
+    before = objects(storage, "segments")
+    staged_job(stream, 20, 30)
+    orphans = objects(storage, "segments") - before
+    for n in range(30):
+        wait(storage, HOUR)
+        stream.append(numbers(20 + n, 21 + n))
+    stream.maintain(keep=HOUR)
+    report = stream.maintain(grace=DAY)
+    assert stream.refresh()._log.root.staging_floor == 8
+    assert paths(report) == orphans

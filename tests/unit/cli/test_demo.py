@@ -169,23 +169,3 @@ def test_recording_shows_what_the_demo_tells():
     for title, code in (*demo._IN_PYTHON, *demo._IN_SPARK):
         assert title in recorded
         assert all(line in recorded for line in code.splitlines())
-
-
-def test_demo_without_java_leaves_out_the_part_with_spark(tmp_path):
-    done = run_demo(tmp_path, PATH="", JAVA_HOME="")
-    assert done.returncode == 0, done.stderr
-    assert (
-        "Spark needs Java 17 or newer, and none in JAVA_HOME, on the PATH or in ~/.jdk will do."
-        in done.stdout
-    )
-    assert "segstore demo --install-jdk" in done.stdout
-    assert "    segstore demo --folder demo " in done.stdout
-    assert "end=27004, repeated=False" in done.stdout
-    assert "end=27004, repeated=True" in done.stdout
-    assert "1004 2013-01-02 13:00:00+00:00 DL 2395 LGA PBI 0" in done.stdout
-    assert "without Spark" in done.stdout
-    assert "B6" in done.stdout
-    assert done.stderr == ""
-    (picture,) = tmp_path.iterdir()  # the stream itself was temporary
-    assert f"to open in a browser: {picture}" in done.stdout
-    assert "tail 27,004" in picture.read_text("utf-8")
