@@ -25,7 +25,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.history import Note
 from segstore_ds.status.table import Slot
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import Slice, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.staged import check_floor, delete_staged
 
@@ -70,7 +70,7 @@ def listed_runs(
     return kept, landed
 
 
-def _is_listed(run: Replacement, listed: Mapping[int, PlacedSegment]) -> bool:
+def _is_listed(run: Replacement, listed: Mapping[int, Slice]) -> bool:
     cursor = run.start
     for segment_id, path in run.inputs:
         placed = listed.get(cursor)

@@ -39,7 +39,7 @@ from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
 from segstore_ds.options.arguments import MINOR, CompactRules
 from segstore_ds.options.table import MERGE, SPLIT, STITCH, default
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 from segstore_ds.write.layout import FRAME_BYTES
 
 # Most footer bytes of one run's inputs together. The output has at most as many frames, columns and
@@ -56,7 +56,7 @@ Frames = Callable[[SegmentEntry], Sequence[FrameEntry]]
 class Group:
     """Neighbouring segments that are replaced together."""
 
-    inputs: tuple[PlacedSegment, ...]  # in offset order; a single one is split or rewritten
+    inputs: tuple[Slice, ...]  # in offset order; a single one is split or rewritten
     epoch: int  # epoch of the outputs' bytes
     pieces: int = 1  # number of outputs
     rules: CompactRules = field(default_factory=CompactRules)  # the mode and the targets
@@ -87,13 +87,13 @@ class _Run:
     """A run that grows by one neighbour at a time."""
 
     rules: CompactRules
-    inputs: list[PlacedSegment] = field(default_factory=list)
+    inputs: list[Slice] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
     footer_bytes: int = 0
     epochs: set[int] = field(default_factory=set)
 
-    def takes(self, one: PlacedSegment, joins: Joins) -> bool:
+    def takes(self, one: Slice, joins: Joins) -> bool:
         if (
             self.rows + one.entry.rows > self.rules.target_rows
             or self.bytes + one.entry.bytes > self.rules.most_bytes
@@ -104,7 +104,7 @@ class _Run:
         newest = max(epochs)
         return all(epoch == newest or joins(epoch, newest) for epoch in epochs)
 
-    def add(self, one: PlacedSegment) -> None:
+    def add(self, one: Slice) -> None:
         self.inputs.append(one)
         self.rows += one.entry.rows
         self.bytes += one.entry.bytes
@@ -124,7 +124,7 @@ def count_frames(entry: SegmentEntry, frames: Frames) -> tuple[int, int]:
 
 
 def plan_groups(
-    segments: Iterable[PlacedSegment],
+    segments: Iterable[Slice],
     rules: CompactRules,
     *,
     joins: Joins = lambda _older, _newer: False,
@@ -199,9 +199,7 @@ def plan_pieces(rows: int, size: int, rules: CompactRules) -> int:
     return max(min(wanted, rows), 1)
 
 
-def _stretches(
-    segments: Iterable[PlacedSegment], rules: CompactRules
-) -> Iterator[Iterable[PlacedSegment]]:
+def _stretches(segments: Iterable[Slice], rules: CompactRules) -> Iterator[Iterable[Slice]]:
     if rules.mode != STITCH:
         yield segments
         return
@@ -212,7 +210,7 @@ def _stretches(
 
 
 def _splits(
-    stretch: Iterable[PlacedSegment], rules: CompactRules, frames: Frames, frame_rows: int
+    stretch: Iterable[Slice], rules: CompactRules, frames: Frames, frame_rows: int
 ) -> Iterator[Group]:
     for segment in stretch:
         pieces = plan_pieces(segment.entry.rows, segment.entry.bytes, rules)
@@ -220,9 +218,7 @@ def _splits(
             yield Group((segment,), segment.entry.epoch, pieces, rules)
 
 
-def _major_runs(
-    stretch: Iterable[PlacedSegment], rules: CompactRules, joins: Joins
-) -> Iterator[Group]:
+def _major_runs(stretch: Iterable[Slice], rules: CompactRules, joins: Joins) -> Iterator[Group]:
     run = _Run(rules)
     for segment in stretch:
         if run.inputs and not run.takes(segment, joins):
@@ -233,9 +229,7 @@ def _major_runs(
         yield run.group()
 
 
-def _minor_runs(
-    stretch: Iterable[PlacedSegment], rules: CompactRules, joins: Joins
-) -> Iterator[Group]:
+def _minor_runs(stretch: Iterable[Slice], rules: CompactRules, joins: Joins) -> Iterator[Group]:
     segments, first = [*stretch], 0
     while first < len(segments):
         group = _minor_run(segments, first, rules, joins)
@@ -247,7 +241,7 @@ def _minor_runs(
 
 
 def _minor_run(
-    stretch: Sequence[PlacedSegment], first: int, rules: CompactRules, joins: Joins
+    stretch: Sequence[Slice], first: int, rules: CompactRules, joins: Joins
 ) -> Group | None:
     run, best, largest = _Run(rules), None, 0
     for place in range(first, len(stretch)):
@@ -370,7 +364,7 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> Group:
         ) from error
     placed, start = [], int(row["start"])
     for entry in plan.inputs:
-        placed.append(PlacedSegment(start, entry))
+        placed.append(Slice(start, entry))
         start += entry.rows
     group = Group(tuple(placed), plan.epoch, plan.pieces, rules)
     if not placed or group.rows != row["rows"]:

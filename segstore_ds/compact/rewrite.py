@@ -43,7 +43,7 @@ from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
 from segstore_ds.read.segments import WHOLE_OBJECT_BYTES, open_segment
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import Slice, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
 from segstore_ds.write.layout import FRAME_BYTES, HOT, Layout
@@ -203,7 +203,7 @@ def run_group(job: CompactJob, group: Group, *, nonce: str) -> Replacement:
     return Replacement(group.start, inputs, group.rows, group.epoch, tuple(outputs), count)
 
 
-def _pieces(group: Group, slices: Sequence[PlacedSegment]) -> Iterator[Sequence[PlacedSegment]]:
+def _pieces(group: Group, slices: Sequence[Slice]) -> Iterator[Sequence[Slice]]:
     if group.pieces == 1:
         yield slices
         return
@@ -216,7 +216,7 @@ def _pieces(group: Group, slices: Sequence[PlacedSegment]) -> Iterator[Sequence[
 
 
 def _write_piece(
-    job: CompactJob, group: Group, slices: Sequence[PlacedSegment], piece: int, token: str
+    job: CompactJob, group: Group, slices: Sequence[Slice], piece: int, token: str
 ) -> tuple[SegmentEntry, ...]:
     def write(form: str, name: str, limit: int = 1 << 62) -> tuple[SegmentEntry, ...]:
         target = job.target(group.epoch, token, form=form, most_bytes=limit)
@@ -256,7 +256,7 @@ def _write_piece(
     return ()  # they can't be merged within the target, and stay as they are
 
 
-def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[PlacedSegment]) -> str:
+def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[Slice]) -> str:
     """Return the value of `segmentFormat` for the outputs of a group. Pure.
 
     If any input is Parquet, or all together have `SETTLED_BYTES`, `HOT` becomes `auto`, which
@@ -271,11 +271,11 @@ def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[PlacedSegm
 
 
 def _contents(
-    job: CompactJob, epoch: int, slices: Sequence[PlacedSegment]
+    job: CompactJob, epoch: int, slices: Sequence[Slice]
 ) -> Iterator[pa.RecordBatch | Frame]:
     """Yield the events of whole segments; pass on encoded frames that are large enough."""
 
-    def has_large_frames(segment: PlacedSegment) -> bool:
+    def has_large_frames(segment: Slice) -> bool:
         kept = segment.entry.epoch == epoch and segment.entry.format == ARROW
         return kept and _is_large(job.layout, segment.entry.rows, segment.entry.bytes)
 
@@ -293,9 +293,7 @@ def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
     return rows * 2 >= layout.frame_rows or nbytes * 2 >= FRAME_BYTES
 
 
-def events_of(
-    job: CompactJob, epoch: int, slices: Sequence[PlacedSegment]
-) -> Iterator[pa.RecordBatch]:
+def events_of(job: CompactJob, epoch: int, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
     """Yield the events of slices, converted to the schema of an epoch."""
     schema = decode_schema(job.epochs[epoch])
     reading = Reading(
@@ -336,7 +334,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _raw_frames(job: CompactJob, slices: Sequence[PlacedSegment]) -> Iterator[Frame]:
+def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:
     for part in slices:
         schema = decode_schema(job.epochs[part.entry.epoch])
         expected = fingerprint(schema)

@@ -32,7 +32,7 @@ from segstore_ds.log.context import StreamContext, run_here
 from segstore_ds.options.arguments import MINOR, CompactRules, Progress, unheard
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
 from segstore_ds.status.table import Slot
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import Slice, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.layout import HOT, Layout
@@ -186,7 +186,7 @@ def run_auto_compact(context: StreamContext, layout: Layout) -> Compaction | Non
     return run_batch(context, job, groups, attempts=3)
 
 
-def _recent(context: StreamContext, root: Root) -> list[PlacedSegment]:
+def _recent(context: StreamContext, root: Root) -> list[Slice]:
     """Return the newest segments: the inline ones and those of the small parts before them."""
     start, count = root.inline_start, len(root.entries)
     for part in reversed(root.parts):

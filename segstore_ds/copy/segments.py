@@ -55,7 +55,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import Slice, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.task_writer import TaskWriter
@@ -107,7 +107,7 @@ class SegmentCopier:
     def __exit__(self, *_: object) -> None:
         self._transfer.__exit__()
 
-    def copy(self, slice_: PlacedSegment) -> CopiedSegment:
+    def copy(self, slice_: Slice) -> CopiedSegment:
         """Copy the events of a slice: the object as it is, or the rows within the range."""
         try:
             whole = slice_.rows == (0, slice_.entry.rows)
@@ -119,7 +119,7 @@ class SegmentCopier:
                 version=self._root.version,
             ) from error
 
-    def _whole(self, slice_: PlacedSegment) -> CopiedSegment:
+    def _whole(self, slice_: Slice) -> CopiedSegment:
         entry, data = slice_.entry, b""
         if (frame := entry.frame) is not None:
             data, made = lay_out([stored_frame(entry, frame)])
@@ -149,7 +149,7 @@ class SegmentCopier:
             found.setdefault(path.partition("/")[2][:17], []).append(path)
         return found
 
-    def _copy(self, path: str, slice_: PlacedSegment) -> None:
+    def _copy(self, path: str, slice_: Slice) -> None:
         name = names.segment_object(path)
         source_name = names.segment_object(slice_.entry.path)
         if self._target.copy_from(self._source, source_name, name):
@@ -168,7 +168,7 @@ class SegmentCopier:
         mirrors = self._job.mirrors
         return iter(mirrors.folders(self._source) if mirrors else ())
 
-    def _is_sound(self, path: str, slice_: PlacedSegment) -> bool:
+    def _is_sound(self, path: str, slice_: Slice) -> bool:
         """Read back a copy that the store made, and check every byte by checksum."""
         there, name = replace(slice_.entry, path=path), names.segment_object(path)
         where = self._target.describe(name)
@@ -184,7 +184,7 @@ class SegmentCopier:
             return False
         return True
 
-    def _edge(self, slice_: PlacedSegment) -> CopiedSegment:
+    def _edge(self, slice_: Slice) -> CopiedSegment:
         epoch, (first, last) = slice_.entry.epoch, slice_.rows
         target = self._job.target(epoch, self._token, storage=self._target)
         writer = TaskWriter(target, slice_.start + first, secrets.token_hex(6))

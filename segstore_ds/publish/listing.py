@@ -22,7 +22,7 @@ from segstore_ds.format.segment import PARQUET
 from segstore_ds.publish import paths
 from segstore_ds.publish.snapshot import File, Moves
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import Slice, TableStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def shared_parts(
 
 
 def _wanted(
-    placed: PlacedSegment, root: Root, recast: Mapping[int, bool], folder: str, cut: int
+    placed: Slice, root: Root, recast: Mapping[int, bool], folder: str, cut: int
 ) -> list[File]:
     entry, start, end = placed.entry, max(placed.start, root.head), placed.end
     is_cut = start < cut < end

@@ -31,7 +31,7 @@ from segstore_ds.read.segments import (
     open_segment,
     whole_bytes,
 )
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 from segstore_ds.storage import Storage
 
 ENGINE_ROWS = 65_536  # a segment with fewer is usually one frame: not worth a query of an engine
@@ -49,7 +49,7 @@ class Fetched:
     `rows` has the first row of each frame, and `data` the bytes of its `spans`.
     """
 
-    slice: PlacedSegment
+    slice: Slice
     segment: OpenSegment
     columns: Sequence[str]
     rows: Mapping[int, int]
@@ -136,7 +136,7 @@ class SliceDecoder:
     """
 
     decoder: Decoder
-    slice: PlacedSegment
+    slice: Slice
     times: CommitTimes | None
     opened: OpenSegment | None = None
 
@@ -316,7 +316,7 @@ def decode_steps(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
 
 
 def read_frames(
-    storage: Storage, slice_: PlacedSegment, *, where: str
+    storage: Storage, slice_: Slice, *, where: str
 ) -> Iterator[tuple[FrameEntry, Piece, memoryview]]:
     """Yield the stored, checked bytes of a slice's frames, with index entry and statistics."""
     segment = _open(storage, slice_, where=where)
@@ -326,7 +326,7 @@ def read_frames(
         yield segment.frames[number], pieces[number], memoryview(data)
 
 
-def _open(storage: Storage, slice_: PlacedSegment, **how: Any) -> OpenSegment:
+def _open(storage: Storage, slice_: Slice, **how: Any) -> OpenSegment:
     segment = open_segment(storage, slice_.entry, **how)
     if sum([frame.rows for frame in segment.index.frames]) != slice_.entry.rows:
         raise CorruptionError("segment has the wrong number of rows", where=segment.where)

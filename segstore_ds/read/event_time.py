@@ -29,7 +29,7 @@ from segstore_ds.read.prune import part_test
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slices import EXACT_LIMIT
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import Slice, TableStatus
 
 EventTime = Sequence[Any] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -161,7 +161,7 @@ def _search(status: TableStatus, root: Root, reading: Reading, *, last: bool) ->
     return next((edge for edge in edges if edge is not None), None)
 
 
-def _edge(reading: Reading, part: PlacedSegment, *, last: bool) -> int | None:
+def _edge(reading: Reading, part: Slice, *, last: bool) -> int | None:
     """Return the offset of the first or the last match in a slice; None without a match."""
     found: Any = None
     for batch in run_task(reading, ReadTask((part,))):

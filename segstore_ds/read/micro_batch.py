@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from segstore_ds.errors import NotFoundError
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 
 _ANY = 1 << 62
 
@@ -20,9 +20,7 @@ class BatchLimits:
     segments: int | None = None
 
 
-def plan_batch_end(
-    segments: Iterable[PlacedSegment], start: int, end: int, limits: BatchLimits
-) -> int:
+def plan_batch_end(segments: Iterable[Slice], start: int, end: int, limits: BatchLimits) -> int:
     """Return the end offset, in ``(start, end]``, of the batch that starts at `start`. Pure.
 
     The first n events of a segment count as ``bytes * n // rows`` encoded bytes, so the pieces of a
@@ -46,7 +44,7 @@ def plan_batch_end(
     return cursor
 
 
-def bytes_between(segments: Iterable[PlacedSegment], start: int, end: int) -> int:
+def bytes_between(segments: Iterable[Slice], start: int, end: int) -> int:
     """Return how many encoded bytes the events ``[start, end)`` count, as `plan_batch_end` does."""
     return sum(
         _encoded(each, min(end, each.end) - each.start)
@@ -55,14 +53,14 @@ def bytes_between(segments: Iterable[PlacedSegment], start: int, end: int) -> in
     )
 
 
-def _take_bytes(placed: PlacedSegment, first: int, last: int, size: int) -> int:
+def _take_bytes(placed: Slice, first: int, last: int, size: int) -> int:
     """Return the end of the longest run of rows from `first` that stays within `size` bytes."""
     budget = size + _encoded(placed, first)
     fitting = ((budget + 1) * placed.entry.rows - 1) // placed.entry.bytes
     return max(first, min(last, fitting))
 
 
-def _encoded(placed: PlacedSegment, rows: int) -> int:
+def _encoded(placed: Slice, rows: int) -> int:
     return placed.entry.bytes * rows // placed.entry.rows
 
 

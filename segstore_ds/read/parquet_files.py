@@ -9,7 +9,7 @@ from segstore_ds.format.copies import origins_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.read.plan import Reading, plan_range
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import Slice, TableStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def list_parquet_files(
     return files
 
 
-def parquet_file(placed: PlacedSegment, url: str) -> ParquetFile:
+def parquet_file(placed: Slice, url: str) -> ParquetFile:
     """Return a segment of a stream's folder as a file."""
     entry, path = placed.entry, names.segment_object(placed.entry.path)
     return ParquetFile(

@@ -37,7 +37,7 @@ from segstore_ds.read.prune import (
     segments_to_read,
 )
 from segstore_ds.status.slices import EXACT_LIMIT, SliceTable, plan_borders
-from segstore_ds.status.table_status import PlacedSegment, TableStatus, placed_entries
+from segstore_ds.status.table_status import Slice, TableStatus, slices_of_entries
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
 
@@ -72,7 +72,7 @@ class CommitTimes:
 class ReadTask:
     """The slices that one task reads, in offset order, and commit times if requested."""
 
-    slices: Sequence[PlacedSegment]
+    slices: Sequence[Slice]
     times: CommitTimes | None = None
 
 
@@ -267,7 +267,7 @@ def plan_tasks(
 
 def plan_frames(
     index: SegmentIndex,
-    slice_: PlacedSegment,
+    slice_: Slice,
     filters: Filters,
     schema: pa.Schema | None = None,
     keys: Sequence[Key] = (),
@@ -314,9 +314,9 @@ def whole_reading(context: StreamContext, reading: Reading, *, root: Root) -> li
     """Return a read as one task, for a process that reads all of it; none if nothing can match."""
     _check_bound(root, reading)
     if reading.filters or reading.native_epochs or reading.start < root.inline_start:
-        slices: Sequence[PlacedSegment] = plan_range(context.status, root, reading)
+        slices: Sequence[Slice] = plan_range(context.status, root, reading)
     else:
-        slices = placed_entries(root, reading.start, reading.end)
+        slices = slices_of_entries(root, reading.start, reading.end)
     return _dated(context, root, reading, [ReadTask(slices)] if slices else [])
 
 

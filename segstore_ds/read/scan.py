@@ -31,7 +31,7 @@ from segstore_ds.read.decode import Decoder, Engine, SliceDecoder, Step, decode_
 from segstore_ds.read.plan import Reading, ReadTask, reopen
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.segments import WHOLE_OBJECT_BYTES
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
@@ -218,7 +218,7 @@ def _slice_in(folder: Storage, slice_: SliceDecoder) -> SliceDecoder:
     return replace(slice_, slice=replace(placed, entry=entry), opened=None)
 
 
-def _is_listed(reading: Reading, slice_: PlacedSegment) -> bool:
+def _is_listed(reading: Reading, slice_: Slice) -> bool:
     """Tell whether the newest version still has a slice's segment."""
     context, root = reopen(reading)
     placed = context.status.segments(root, slice_.start, slice_.start + slice_.claim[1])

@@ -23,7 +23,7 @@ from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.prune import Key, find_keys, part_test
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import Wanted
-from segstore_ds.status.table_status import PlacedSegment, Run
+from segstore_ds.status.table_status import Run, Slice
 from segstore_ds.write.task_writer import TaskWriter
 
 SEGMENTS_AT_ONCE = 4  # while one is synced, another one is encoded
@@ -38,7 +38,7 @@ class RedactJob:
     wanted: Mapping[int, Wanted] = field(repr=False)  # by epoch
     tail: int  # events from this offset on stay as they are
 
-    def run(self, rows: Iterable[PlacedSegment]) -> Generator["RedactedSegment", None, None]:
+    def run(self, rows: Iterable[Slice]) -> Generator["RedactedSegment", None, None]:
         """Look through segments, several at once."""
         nonce = self.job.clock.new_id()[:12]
         return run_each(
@@ -49,7 +49,7 @@ class RedactJob:
             weigh=lambda placed: placed.entry.bytes,
         )
 
-    def size(self, rows: Iterable[PlacedSegment]) -> int:
+    def size(self, rows: Iterable[Slice]) -> int:
         """Return how many encoded bytes segments have."""
         return sum(placed.entry.bytes for placed in rows)
 
@@ -79,14 +79,12 @@ class RedactJob:
 class RedactedSegment:
     """A segment that was looked through: how many events matched, and what replaces it then."""
 
-    placed: PlacedSegment = field(repr=False)
+    placed: Slice = field(repr=False)
     rows: int = 0
     run: Replacement | None = None
 
 
-def redact_segment(
-    job: RedactJob, placed: PlacedSegment, *, number: int, nonce: str
-) -> RedactedSegment:
+def redact_segment(job: RedactJob, placed: Slice, *, number: int, nonce: str) -> RedactedSegment:
     """Look through a segment and, where an event matches, stage what replaces it.
 
     `number` and `nonce` are parts of the staged names. The stream is as it was
@@ -106,7 +104,7 @@ def redact_segment(
 
 
 def find_matches(
-    job: RedactJob, placed: PlacedSegment
+    job: RedactJob, placed: Slice
 ) -> "np.ndarray[tuple[int], np.dtype[np.bool_]] | None":
     """Return which events of a segment match; None if none does. Reads the columns it needs."""
     wanted = job.wanted[placed.entry.epoch]
@@ -138,7 +136,7 @@ def find_matches(
 
 
 def _without(
-    job: RedactJob, placed: PlacedSegment, matched: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+    job: RedactJob, placed: Slice, matched: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 ) -> Iterator[pa.RecordBatch]:
     """Yield a segment's events with nulls where they matched."""
     columns, row = job.wanted[placed.entry.epoch].columns, 0

@@ -42,7 +42,7 @@ from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import Note
 from segstore_ds.status.table import Slot
-from segstore_ds.status.table_status import PlacedSegment, Run, TableStatus, placed_segments
+from segstore_ds.status.table_status import Run, Slice, TableStatus, slices_of_run
 from segstore_ds.write.layout import Layout
 
 CONFLICTS = 32  # rounds in a row that changed nothing because others came first
@@ -138,7 +138,7 @@ class Progress:
         refuse_time_column(self._request.columns, time and time.name)
         return RedactJob(job, self._wanted, self.record.tail if self._end is None else self._end)
 
-    def candidates(self, root: Root, job: RedactJob) -> Iterator[PlacedSegment]:
+    def candidates(self, root: Root, job: RedactJob) -> Iterator[Slice]:
         """Yield the segments that may hold a matching event, as far as the status says."""
         looking = any(looks_up(each.filters, job.job.key_columns) for each in job.wanted.values())
         keys = job.keys() if looking else {}
@@ -146,7 +146,7 @@ class Progress:
             held = job.may_match(run)
             if keys and held.any():
                 held &= segments_holding(run, keys)
-            for placed, may in zip(placed_segments(root, run, with_stats=False), held, strict=True):
+            for placed, may in zip(slices_of_run(root, run, with_stats=False), held, strict=True):
                 place = _place(placed)
                 if place not in self._clean and may:
                     yield placed
@@ -271,6 +271,6 @@ def _without_fingerprints(
     return table.replace(root, slot, changes)
 
 
-def _place(placed: PlacedSegment) -> tuple[int, int, str]:
+def _place(placed: Slice) -> tuple[int, int, str]:
     # The path of an inline segment may come to stand for others; with its range it does not.
     return placed.start, placed.entry.rows, placed.entry.path

@@ -26,7 +26,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.witnesses import KeptVersions
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Salvager:
         for placed in listed:
             yield from self._segment(placed)
 
-    def _segment(self, placed: PlacedSegment) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _segment(self, placed: Slice) -> Iterator[tuple[int, pa.RecordBatch]]:
         if placed.end <= self._root.head:
             return
         whole = [(placed.start, placed.end)]
@@ -152,7 +152,7 @@ class Salvager:
                 yield start, found
 
     def _frames(
-        self, placed: PlacedSegment, ranges: list[tuple[int, int]]
+        self, placed: Slice, ranges: list[tuple[int, int]]
     ) -> Iterator[tuple[int, int, str, pa.RecordBatch | FormatError]]:
         """Yield the frames of a segment within ranges: offsets, place, events or what is wrong."""
         path = names.segment_object(placed.entry.path)

@@ -37,7 +37,7 @@ from segstore_ds.status.history import History
 from segstore_ds.status.references import list_objects
 from segstore_ds.status.store import check_object
 from segstore_ds.status.table import RowsTable, Table, readable_rows, stats_of
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 
 MISSING = "versions are missing"
 
@@ -325,7 +325,7 @@ class _Verifier:
         except FormatError as error:
             self._problem(self._context.log.files.path(root.version), error)
         schemas = self._verify_blobs(root)
-        placed: list[PlacedSegment] = []
+        placed: list[Slice] = []
         parts: list[PartRef] = []
         for part in self._verify_lists(self._context.status.table, root):
             alone = replace(root, lists=(), parts=(part,), entries=())
@@ -438,7 +438,7 @@ class _Verifier:
     def _verify_segment(
         self,
         root: Root,
-        placed: PlacedSegment,
+        placed: Slice,
         schemas: dict[int, pa.Schema],
         filters: SegmentFilters,
     ) -> None:

@@ -18,7 +18,7 @@ from segstore_ds.log.seen import Seen, abandoned_through, is_gone, is_proof, see
 from segstore_ds.read.reader_records import newest_record
 from segstore_ds.status.references import list_objects
 from segstore_ds.status.table import readable_parts
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class KeptVersions:
             strict = root.parent if root.operation == Operation.REPAIR else None
             yield root
 
-    def segments_of(self, root: Root, start: int, end: int) -> Iterator[PlacedSegment]:
+    def segments_of(self, root: Root, start: int, end: int) -> Iterator[Slice]:
         """Yield the segments of `[start, end)` that a root lists, as far as they can be read."""
         for part in readable_parts(self.status.table, root):
             alone = replace(root, lists=(), parts=(part,), entries=())

@@ -23,7 +23,7 @@ from segstore_ds.log.seen import forgotten_version
 from segstore_ds.read.cuts import Cut, resolve_cut
 from segstore_ds.status.epochs import with_epochs
 from segstore_ds.status.table import Slot
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import Slice, TableStatus
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.append import drop_below
 
@@ -107,7 +107,7 @@ def run_seal(context: StreamContext) -> Committed[None]:
 def plan_restore(
     root: Root,
     old: Root,
-    listed: Sequence[PlacedSegment],
+    listed: Sequence[Slice],
     slot: Slot,
     *,
     allow_redacted: bool = False,

@@ -1,6 +1,6 @@
 """Slices of segments as columns: a plan of a million segments without a million objects.
 
-`SliceTable` is a sequence of `PlacedSegment` that creates each only on access; it is sent to a task
+`SliceTable` is a sequence of `Slice` that creates each only on access; it is sent to a task
 as columns. `plan_borders` packs slices into tasks by their encoded bytes and rows.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.rows import Ints
-from segstore_ds.status.table_status import PlacedSegment, Run
+from segstore_ds.status.table_status import Run, Slice
 
 EXACT_LIMIT = 1 << 62  # sizes with larger products are kept as Python integers
 
@@ -31,8 +31,8 @@ class _Block:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def slice_at(self, row: int) -> PlacedSegment:
-        return PlacedSegment(
+    def slice_at(self, row: int) -> Slice:
+        return Slice(
             int(self.starts[row]),
             self.columns.entry(row),
             rows=(int(self.first[row]), int(self.last[row])),
@@ -73,7 +73,7 @@ class _Block:
 _PLACES = ("starts", "first", "last", "claim_first", "claim_last")
 
 
-class SliceTable(Sequence[PlacedSegment]):
+class SliceTable(Sequence[Slice]):
     """Slices in offset order, stored as columns; picklable, and equal to a sequence of the same."""
 
     def __init__(self, blocks: Sequence[_Block] = ()) -> None:
@@ -104,10 +104,10 @@ class SliceTable(Sequence[PlacedSegment]):
         return int(self._ends[-1]) if self.blocks else 0
 
     @overload
-    def __getitem__(self, place: int) -> PlacedSegment: ...
+    def __getitem__(self, place: int) -> Slice: ...
     @overload
     def __getitem__(self, place: slice) -> "SliceTable": ...
-    def __getitem__(self, place: int | slice) -> "PlacedSegment | SliceTable":
+    def __getitem__(self, place: int | slice) -> "Slice | SliceTable":
         if isinstance(place, slice):
             start, end, step = place.indices(len(self))
             if step != 1:
@@ -120,13 +120,13 @@ class SliceTable(Sequence[PlacedSegment]):
         block = self.blocks[number]
         return block.slice_at(place - (int(self._ends[number]) - len(block)))
 
-    def __iter__(self) -> Iterator[PlacedSegment]:
+    def __iter__(self) -> Iterator[Slice]:
         return (block.slice_at(row) for block in self.blocks for row in range(len(block)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(map(PlacedSegment.__eq__, self, other))
+        return len(self) == len(other) and all(map(Slice.__eq__, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 

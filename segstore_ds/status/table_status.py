@@ -56,8 +56,8 @@ _ALL = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedSegment:
-    """A listed segment at its offset, and which of its rows to read; picklable."""
+class Slice:
+    """A listed segment at its offset, and which of its rows to read: all by default; picklable."""
 
     start: int  # offset of the segment's first event
     entry: SegmentEntry
@@ -117,22 +117,22 @@ class Run:
         )
 
 
-def placed_segments(root: Root, run: Run, *, with_stats: bool = True) -> Iterator[PlacedSegment]:
+def slices_of_run(root: Root, run: Run, *, with_stats: bool = True) -> Iterator[Slice]:
     """Yield the segments of a run of a root, in offset order."""
     listed = run.start < root.inline_start
     stats = run.load_stats().texts() if with_stats and listed else None
     for offset, entry in zip(run.starts.tolist(), run.columns.entries(stats), strict=True):
-        yield PlacedSegment(offset, entry)
+        yield Slice(offset, entry)
 
 
-def placed_entries(root: Root, start: int, end: int) -> list[PlacedSegment]:
+def slices_of_entries(root: Root, start: int, end: int) -> list[Slice]:
     """Return the slices of a root's own entries with events of ``[start, end)``, in order."""
-    found, after = list[PlacedSegment](), root.inline_start
+    found, after = list[Slice](), root.inline_start
     for entry in root.entries:
         first, after = after, after + entry.rows
         if max(first, start) < min(after, end):
             rows = max(start - first, 0), min(end - first, entry.rows)
-            found.append(PlacedSegment(first, entry, rows))
+            found.append(Slice(first, entry, rows))
     return found
 
 
@@ -155,13 +155,13 @@ class TableStatus(SchemaTexts):
 
     def segments(
         self, root: Root, start: int, end: int, *, with_stats: bool = True
-    ) -> Iterator[PlacedSegment]:
+    ) -> Iterator[Slice]:
         """Yield the segments that hold events of ``[start, end)``, in offset order.
 
         Without `with_stats` their statistics are neither read nor returned.
         """
         for run in self.runs(root, start, end):
-            yield from placed_segments(root, run, with_stats=with_stats)
+            yield from slices_of_run(root, run, with_stats=with_stats)
 
     def runs(
         self,

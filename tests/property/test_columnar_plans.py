@@ -11,19 +11,19 @@ from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.read.plan import ReadTask, plan_tasks
 from segstore_ds.status.slices import SliceTable
-from segstore_ds.status.table_status import PlacedSegment, Run
+from segstore_ds.status.table_status import Run, Slice
 
 SMALL = st.tuples(st.integers(1, 50), st.integers(1, 2000))
 HUGE = st.tuples(st.integers(1, 2**40), st.integers(1, 2**45))
 
 
-def claimed(piece: PlacedSegment) -> tuple[int, int]:
+def claimed(piece: Slice) -> tuple[int, int]:
     """Return how many encoded bytes and rows a slice claims."""
     rows = min(piece.rows[1], piece.claim[1]) - max(piece.rows[0], piece.claim[0])
     return max(piece.entry.bytes * rows // piece.entry.rows, 1), rows
 
 
-def split(piece: PlacedSegment, most_bytes: int, most_rows: int) -> Iterator[PlacedSegment]:
+def split(piece: Slice, most_bytes: int, most_rows: int) -> Iterator[Slice]:
     first, last = piece.rows
     rows = last - first
     pieces = max(round(claimed(piece)[0] / most_bytes), -(-rows // most_rows), 1)
@@ -34,7 +34,7 @@ def split(piece: PlacedSegment, most_bytes: int, most_rows: int) -> Iterator[Pla
 
 
 def pack(
-    slices: Sequence[PlacedSegment],
+    slices: Sequence[Slice],
     *,
     partition_bytes: int,
     partition_rows: int | None = None,
@@ -82,7 +82,7 @@ def test_tasks_are_those_of_the_slices_one_by_one(parts, skip, drop, targets):
             number += 1
         run = Run(offset, from_entries(entries), list)
         for entry in entries:
-            placed.append(PlacedSegment(offset, entry))
+            placed.append(Slice(offset, entry))
             offset += entry.rows
         if run.start < end and offset > skip and skip < end:
             tables.append(SliceTable.of_run(run.trimmed(skip, end), skip, end, None))
@@ -92,7 +92,7 @@ def test_tasks_are_those_of_the_slices_one_by_one(parts, skip, drop, targets):
     assert plan_tasks(table, **targets) == pack(slices, **targets)
 
 
-def holds(segment: PlacedSegment, start: int, end: int) -> bool:
+def holds(segment: Slice, start: int, end: int) -> bool:
     return max(segment.start, start) < min(segment.end, end)
 
 

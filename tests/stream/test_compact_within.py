@@ -13,7 +13,7 @@ from segstore_ds.compact.plan import count_frames, plan_groups
 from segstore_ds.compact.rewrite import frames_of, plan_job
 from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.segments import frame_stats, open_segment
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -199,8 +199,8 @@ def test_entry_without_counts_opens_the_footer(storage):
     assert storage.calls == []
     assert count_frames(older, partial(frames_of, job)) == (20, entry.frame_raws)
     assert len(storage.calls) == 1
-    assert not plan_groups([PlacedSegment(0, older)], CompactRules())
-    assert plan_groups([PlacedSegment(0, entry)], CompactRules())
+    assert not plan_groups([Slice(0, older)], CompactRules())
+    assert plan_groups([Slice(0, entry)], CompactRules())
 
 
 def test_counts_are_kept_in_parts_and_commit_files(storage, monkeypatch):

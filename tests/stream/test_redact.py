@@ -22,7 +22,7 @@ from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import Redacted, RedactRequest
 from segstore_ds.redact.rewrite import RedactedSegment
 from segstore_ds.redact.run import run_redact
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -51,10 +51,10 @@ def _hidden(stream: Stream) -> list[str | None]:
     return pa.Table.from_batches(run_task(reading, ReadTask(slices)))["s"].to_pylist()
 
 
-def _redact_while(stream: Stream, happens: Callable[[Sequence[PlacedSegment]], object]) -> Redacted:
+def _redact_while(stream: Stream, happens: Callable[[Sequence[Slice]], object]) -> Redacted:
     """Redact; something happens after segments were looked through, before each commit."""
 
-    def launch(job: Job, chosen: Sequence[PlacedSegment]) -> Iterator[RedactedSegment]:
+    def launch(job: Job, chosen: Sequence[Slice]) -> Iterator[RedactedSegment]:
         found = [*job.run(chosen)]
         happens(chosen)
         yield from found
@@ -240,7 +240,7 @@ def test_an_interrupted_redaction_goes_on_with_its_id(monkeypatch: pytest.Monkey
     monkeypatch.setattr(run, "COMMIT_ROWS", 1)
     stream, storage = make_stream(4)
 
-    def interrupt(chosen: Sequence[PlacedSegment]) -> None:
+    def interrupt(chosen: Sequence[Slice]) -> None:
         if chosen[0].start > 10:
             raise KeyboardInterrupt
 
@@ -329,7 +329,7 @@ def test_a_restore_in_between_is_redacted_too() -> None:
     other = open_on(storage, clock=stream._context.clock)
     version = stream.version
 
-    def restore(_chosen: Sequence[PlacedSegment]) -> None:
+    def restore(_chosen: Sequence[Slice]) -> None:
         if other.refresh().version == version:
             other.append(numbers(0, 1))
             other.restore(version)

@@ -20,7 +20,7 @@ from segstore_ds.log.context import Job
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.rewrite import RedactedSegment
 from segstore_ds.redact.run import run_redact
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.stream import Stream
@@ -48,7 +48,7 @@ def _half_redact(stream: Stream, commits: int) -> None:
     """Redact by commits of one segment, and die after some of them."""
     done: list[RedactedSegment] = []
 
-    def launch(job: Job, chosen: Sequence[PlacedSegment]) -> Iterator[RedactedSegment]:
+    def launch(job: Job, chosen: Sequence[Slice]) -> Iterator[RedactedSegment]:
         if len(done) == commits:
             raise KeyboardInterrupt
         found = [*job.run(chosen)]

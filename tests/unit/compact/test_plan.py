@@ -32,7 +32,7 @@ from segstore_ds.format.inline import encoded_entry
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.options.arguments import CompactRules
 from segstore_ds.status.parts import SegmentsTable
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
@@ -40,13 +40,13 @@ from segstore_ds.write.layout import Layout
 from tests.stream_kit import SCHEMA, SOFT, make_stream, numbers, values
 
 
-def _placed(sizes: list, epochs: list[int] | None = None) -> list[PlacedSegment]:
+def _placed(sizes: list, epochs: list[int] | None = None) -> list[Slice]:
     found, start = [], 0
     for place, size in enumerate(sizes):
         rows, encoded = size if isinstance(size, tuple) else (1, size)
         epoch = epochs[place] if epochs else 0
         entry = SegmentEntry(epoch << 32 | place, f"t/{place}", rows, encoded, 1, 0)
-        found.append(PlacedSegment(start, entry))
+        found.append(Slice(start, entry))
         start += rows
     return found
 
@@ -196,7 +196,7 @@ def test_minor_compaction_bounds_rewriting() -> None:
 
 RULES = CompactRules()
 GROUP = Group(
-    (PlacedSegment(5, SegmentEntry(1 << 32 | 7, "t/a", 30, 200, 9, 4, "arrow", "{}")),),
+    (Slice(5, SegmentEntry(1 << 32 | 7, "t/a", 30, 200, 9, 4, "arrow", "{}")),),
     1,
     3,
     CompactRules("split", 10, 100),
@@ -207,7 +207,7 @@ def test_rows_hold_the_frames_of_inline_segments() -> None:
     """A task has nothing else to read them from."""
     batch = pa.record_batch({"n": pa.array([1, 2], pa.int64())})
     frame = encode_frame(batch, compression="none", compression_level=None, stats_columns=["n"])
-    inline = PlacedSegment(35, encoded_entry(1 << 32 | 8, frame))
+    inline = Slice(35, encoded_entry(1 << 32 | 8, frame))
     group = replace(GROUP, inputs=(*GROUP.inputs, inline), pieces=1)
     row = build_row("id", 3, 2, group)
     assert parse_row(row, stream_id="id") == group

@@ -6,20 +6,20 @@ from hypothesis import strategies as st
 
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import Slice
 
 
-def place(*sizes: tuple[int, int], start: int = 0) -> list[PlacedSegment]:
+def place(*sizes: tuple[int, int], start: int = 0) -> list[Slice]:
     """Segments of (rows, bytes) one behind the other."""
     placed = []
     for number, (rows, size) in enumerate(sizes):
         entry = SegmentEntry(number, f"t/{number}.arrow", rows, size, 1, 0, "arrow", None)
-        placed.append(PlacedSegment(start, entry))
+        placed.append(Slice(start, entry))
         start += rows
     return placed
 
 
-def plan_by_steps(segments: list[PlacedSegment], start: int, end: int, limits: BatchLimits) -> int:
+def plan_by_steps(segments: list[Slice], start: int, end: int, limits: BatchLimits) -> int:
     """The oracle: take one event more for as long as every limit holds."""
 
     def cost(first: int, last: int) -> tuple[int, int, int]:
@@ -71,7 +71,7 @@ HUGE = place((1000, 100_000), (1000, 50_000))
     ],
 )
 def test_batch_ends_at_the_limits(
-    segments: list[PlacedSegment], start: int, limits: BatchLimits, end: int
+    segments: list[Slice], start: int, limits: BatchLimits, end: int
 ) -> None:
     """Many tiny and few huge segments, each limit alone and all together."""
     last = segments[-1].end

@@ -22,7 +22,7 @@ from segstore_ds.log.transition import check_transition
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.table import SEGMENTS, WRITERS, Slot
-from segstore_ds.status.table_status import TableStatus, placed_entries
+from segstore_ds.status.table_status import TableStatus, slices_of_entries
 from segstore_ds.storage import open_storage
 
 HISTORY = f"status/{0:020d}-history-{'a' * 32}"
@@ -243,7 +243,7 @@ def test_entries_of_a_range_are_as_those_of_its_runs(status, start):
     for end in range(start, 61, 5):
         runs = status.runs(root, start, end)
         tables = [SliceTable.of_run(run, start, end, None) for run in runs]
-        assert placed_entries(root, start, end) == SliceTable.join(tables)
+        assert slices_of_entries(root, start, end) == SliceTable.join(tables)
 
 
 def part(place: int, segments: int) -> PartRef:
