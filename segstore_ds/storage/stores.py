@@ -127,8 +127,7 @@ class ObjectStore(ABC):
         if entry["type"] != "file":
             raise FileNotFoundError(entry["name"])
         for name in ("LastModified", "last_modified", "mtime", "updated"):
-            when = entry.get(name)
-            if when:
+            if when := entry.get(name):
                 return entry["size"], _moment(when)
         raise OSError("the store reports no modification time")
 
@@ -167,6 +166,7 @@ class S3Store(ObjectStore):
     }
     patience = frozenset({"connect_timeout", "read_timeout", "retries", "proxies"})
     copies = True
+    equal_parts: ClassVar[str] = ".r2.cloudflarestorage.com"  # refuses parts of several sizes
     foreign_classes = (
         "botocore.exceptions.BotoCoreError",
         "botocore.exceptions.ClientError",
@@ -175,8 +175,9 @@ class S3Store(ObjectStore):
 
     def connect(self, location: Location, options: Mapping[str, Any]) -> Any:  # noqa: D102
         fs = super().connect(location, options)
-        # Only this makes s3fs check most options; it raises TypeError and the like.
-        _ = fs.s3
+        # To know the endpoint, s3fs checks most options; it raises TypeError and the like.
+        if self.equal_parts in self.endpoint(fs):
+            fs.fixed_upload_size = True
         return fs
 
     def has_own_patience(self, options: Mapping[str, Any]) -> bool:  # noqa: D102
@@ -204,8 +205,7 @@ class S3Store(ObjectStore):
 
     def keys_from(self, fs: Any, bucket: str, prefix: str, start: str) -> list[str]:  # noqa: D102
         found: list[str] = []
-        # StartAfter excludes its key, so drop the last character: a few keys before `start` do no
-        # harm.
+        # StartAfter excludes its key; without the last character, a few more keys are listed.
         page = {"StartAfter": start[:-1]}
         while True:
             answer = fs.call_s3(

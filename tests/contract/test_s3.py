@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
-from s3fs.core import S3FileSystem
+from s3fs.core import S3File, S3FileSystem
 from storage_contract import StorageContract
 
 import segstore_ds as segstore
@@ -18,7 +18,7 @@ from segstore_ds.errors import (
     UnsafeFilesystemError,
 )
 from segstore_ds.format import names
-from segstore_ds.storage import Storage, objects, open_storage
+from segstore_ds.storage import Storage, objects, open_storage, stores
 
 
 class TestS3(StorageContract):
@@ -147,6 +147,31 @@ def test_endpoint_without_checksums_is_told_of_the_setting(s3_server, monkeypatc
     assert not caught.value.retryable
     calm = {"config_kwargs": {"request_checksum_calculation": "when_required"}}
     open_storage(url, {**options, **calm}).ensure_exclusive()
+
+
+def test_parts_of_an_upload_have_one_size_where_the_store_asks_for_it(s3_server, monkeypatch):
+    """Cloudflare R2 refuses an upload of which two parts but the last differ in size."""
+    sizes: list[int] = []
+    call = S3File._call_s3
+
+    def noted(file, method, *args, **named):
+        if method == "upload_part":
+            sizes.append(len(named["Body"]))
+        return call(file, method, *args, **named)
+
+    monkeypatch.setattr(S3File, "_call_s3", noted)
+    monkeypatch.setattr(stores.S3Store, "equal_parts", s3_server.endpoint)
+    options = {**s3_server.options, "default_fill_cache": False}  # a filesystem of its own
+    storage = open_storage(f"s3://{s3_server.new_bucket()}/s", options)
+    with storage.open_staged("segments/t/1") as writer:
+        for size in (6_000_000, 7_000_000, 5_500_000):
+            writer.write(bytes(size))
+        writer.commit()
+    assert len({*sizes[:-1]}) == 1
+    there = {**options, "endpoint_url": "https://account.eu.r2.cloudflarestorage.com"}
+    monkeypatch.undo()
+    assert open_storage("s3://bucket/s", there).fs.fixed_upload_size
+    assert sum(sizes) == storage.info("segments/t/1").size == 18_500_000
 
 
 def test_conflict_decides_nothing(s3_server):
