@@ -1,4 +1,4 @@
-"""Cuts and positions: parse user input, resolve it to an offset, check a range."""
+"""Cuts and positions: parse user input, resolve it to an offset of one root, check a range."""
 
 import datetime as dt
 import json
@@ -49,7 +49,7 @@ class Position:
         generation: The stream's generation.
         offset: The cut's offset, counted in events.
         version: The newest version seen when the position was taken.
-        transaction: That version's; "" if unknown: then a later loss of commits goes unnoticed.
+        transaction: That version's transaction id; without it ("") lost commits go undetected.
 
     Examples:
         >>> position = stream.position(2)
@@ -166,8 +166,8 @@ def parse_moment(given: str | dt.datetime) -> int:
 def resolve_cut(context: StreamContext, root: Root, cut: Cut, *, end: bool = False) -> int:
     """Return the offset of a cut as of a root.
 
-    A time resolves to the end of everything committed at or before it. The time of an event
-    resolves to the first event at or after it or, as an `end`, behind the last one before it.
+    A time resolves to the tail after the last commit at or before it. An event time resolves to
+    the first event at or after it or, as an `end`, to the offset after the last one before it.
     """
     match cut.kind:
         case "head" | "tail":
@@ -188,13 +188,13 @@ def resolve_cut(context: StreamContext, root: Root, cut: Cut, *, end: bool = Fal
 
 
 def resolve_end(context: StreamContext, root: Root, end: Cut, start: int) -> int:
-    """Return the offset of an end; the start if the last event before a time lies before it."""
+    """Return the offset of an end; for an event time at least the start."""
     last = resolve_cut(context, root, end, end=True)
     return max(start, last) if end.kind == EVENT_TIME else last
 
 
 def _tail_of(context: StreamContext, version: int) -> int:
-    """Return the tail as of a version, from the history, which outlives its commit file."""
+    """Return the tail as of a version, from the history, which is kept longer than commit files."""
     root = context.log.root
     if version > root.version:
         root = context.log.refresh()
@@ -274,7 +274,7 @@ def check_position(root: Root, position: Position) -> None:
 def check_range(
     root: Root, start: int, end: int, *, fail_on_data_loss: bool, url: str = "", remedy: str = GO_ON
 ) -> tuple[int, int]:
-    """Return the range to read; clamped to the head, with a warning, if data loss is accepted."""
+    """Return the range to read; if data loss is accepted, it is cut at the head, with a warning."""
     if start > end and start <= root.tail:
         raise InvalidInputError(
             "start is after end",
@@ -310,7 +310,7 @@ def check_range(
 def resolve_range(
     context: StreamContext, root: Root, start: Cut, end: Cut, *, remedy: str = GO_ON
 ) -> tuple[int, int]:
-    """Return the offsets between two cuts as of a root; raises as `resolve_cut`, `check_range`."""
+    """Return the range of two cuts as of a root; raises as `resolve_cut` and `check_range`."""
     first = resolve_cut(context, root, start)
     last = resolve_end(context, root, end, first)
     return check_range(root, first, last, fail_on_data_loss=True, remedy=remedy)
@@ -319,9 +319,7 @@ def resolve_range(
 def root_as_of(context: StreamContext, as_of: AsOf, *, replicated: bool = False) -> Root:
     """Return the root of a version, of the newest one at a time, or of the one that a tag keeps.
 
-    Of None it is the newest seen.
-
-    With `replicated` it is the newest seen that is replicated everywhere.
+    None means the newest version seen; with `replicated`, the newest one replicated everywhere.
     """
     if as_of is None:
         return context.log.acknowledged() if replicated else context.log.root

@@ -1,6 +1,6 @@
 """Decoding: the checked bytes of frames become batches of a plan's result.
 
-Only the needed columns are decoded. Nothing here knows threads, other folders or the log.
+Only the needed columns are decoded. This module knows no threads, no other folders and no log.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,19 +34,19 @@ from segstore_ds.read.segments import (
 from segstore_ds.status.table_status import Slice
 from segstore_ds.storage import Storage
 
-ENGINE_ROWS = 65_536  # a segment with fewer is usually one frame: not worth a query of an engine
-ROWS_WITHOUT_DATA = 65_536  # of a batch that has no column of the stream
+ENGINE_ROWS = 65_536  # a smaller segment is usually one frame: not worth a query of an engine
+ROWS_WITHOUT_DATA = 65_536  # rows of a batch without a column of the stream
 _filters_of = attrgetter("filters")
 
-# The decoded bytes of a frame, and the function that decodes it; None if no row is left.
+# The size of a frame once decoded, and the function that decodes it; None if no row is left.
 Step = tuple[int, Callable[[], pa.RecordBatch | None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched:
-    """Checked bytes of some columns of frames of one Parquet segment, which decode themselves.
+    """Checked bytes of some columns, from frames of one Parquet segment.
 
-    `rows` has the first row of each frame, and `data` the bytes of its `spans`.
+    By frame number: `rows` has its first row, `data` its bytes, and `decode` decodes it.
     """
 
     slice: Slice
@@ -68,13 +68,13 @@ class Fetched:
         return found
 
 
-# What decodes frames of Parquet otherwise: its result takes the place of their batches.
+# Decodes Parquet frames in another way: its result replaces their batches.
 Engine = Callable[[Fetched], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """How the segments of an epoch are decoded; `share` is that of the columns that are read."""
+    """How segments of an epoch are decoded; `share` is the share of its columns that is read."""
 
     schema: pa.Schema
     columns: list[str]
@@ -83,10 +83,10 @@ class _Epoch:
 
 
 class Decoder:
-    """What all slices of a reading are decoded by, derived once instead of per frame.
+    """What decoding all slices of a reading needs, derived once instead of per frame.
 
-    `needed` are the columns to decode, `stored` the same as segments have them, and `pruning` the
-    filters by these names. `fetches` counts those that have begun.
+    `needed` is the schema of the columns to decode, `stored` the same under stored names, and
+    `pruning` the filters under stored names. `fetches` counts the fetches of the scan.
     """
 
     def __init__(self, reading: Reading, engine: Engine | None) -> None:
@@ -101,7 +101,7 @@ class Decoder:
 
     @cached_property
     def cache(self) -> ScanCache | None:
-        """What is shared with other scans; inline segments don't ask for it."""
+        """The read cache, or None; made at its first use, as inline segments don't need it."""
         reading = self.reading
         return ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes)
 
@@ -118,7 +118,7 @@ class Decoder:
         return found
 
     def keys(self, number: int, frames: Sequence[FrameEntry]) -> tuple[Key, ...]:
-        """Return what the filters look up in frames of an epoch; nothing where none has filters."""
+        """Return the keys to look up in frames of an epoch; none if no frame has Bloom filters."""
         if not any(map(_filters_of, frames)):
             return ()  # hashing thousands of values takes longer than to read a small segment
         found = self._keys.get(number)
@@ -132,7 +132,7 @@ class Decoder:
 class SliceDecoder:
     """Decodes one slice, from whichever storage holds its segment.
 
-    `opened` is its segment in the stream's own storage, if it was opened ahead of its turn.
+    `opened` is its segment in the stream's own storage, if that was opened ahead.
     """
 
     decoder: Decoder
@@ -141,11 +141,11 @@ class SliceDecoder:
     opened: OpenSegment | None = None
 
     def steps(self, storage: Storage) -> Iterator[Step]:
-        """Fetch the frames to read in order, and yield a step for each."""
+        """Fetch the wanted frames in order, and yield a step for each."""
         return chain.from_iterable(steps for _, steps in self.runs(storage))
 
     def runs(self, storage: Storage) -> Iterator[tuple[int, Iterator[Step]]]:
-        """Yield runs of frames: what they decode to in bytes, and their steps, which fetch them."""
+        """Yield runs of frames: their size once decoded, and their steps, which fetch them."""
         if not self.decoder.reading.needs_data:
             yield 0, self._steps_without_data()
             return
@@ -167,7 +167,7 @@ class SliceDecoder:
         decoder, entry = self.decoder, self.slice.entry
         if entry.format != PARQUET or entry.rows <= ENGINE_ROWS:
             return None
-        if decoder.reading.stored:  # an engine knows stored names alone
+        if decoder.reading.stored:  # an engine knows only stored names
             return None
         known = {column.name: column for column in decoder.epoch(entry.epoch).schema}
         fits = all(
@@ -222,7 +222,7 @@ class SliceDecoder:
         return raw_bytes, partial(engine, fetched)
 
     def _steps_without_data(self) -> Iterator[Step]:
-        """Yield steps that know their rows from the plan; together, tasks make each row once."""
+        """Yield steps for rows that the plan alone gives; each row is claimed by one task."""
         start = max(self.slice.rows[0], self.slice.claim[0])
         end = min(self.slice.rows[1], self.slice.claim[1])
         for row in range(start, end, ROWS_WITHOUT_DATA):
@@ -230,7 +230,7 @@ class SliceDecoder:
             yield 0, partial(self._finish, empty, self.slice.start + row)
 
     def open_ahead(self) -> "SliceDecoder":
-        """Return this decoder with its segment open; as it is if that fails, until its turn."""
+        """Return this decoder with its segment open; unopened after an error, to try in turn."""
         epoch = self.decoder.epoch(self.slice.entry.epoch)
         try:
             return replace(self, opened=self._open(self.decoder.reading.storage, epoch))
@@ -239,7 +239,7 @@ class SliceDecoder:
 
     def _open(self, storage: Storage, epoch: _Epoch) -> OpenSegment:
         decoder = self.decoder
-        # Only what the stream's own folder holds: a copy elsewhere has another location.
+        # Only objects of the stream's own folder are cached: a copy has another location.
         own = storage is decoder.reading.storage
         entry = self.slice.entry
         shared = decoder.cache if own and entry.frame is None else None
@@ -256,7 +256,7 @@ class SliceDecoder:
 
     @property
     def opening_bytes(self) -> int:
-        """What is fetched when the segment is opened."""
+        """The bytes that are fetched when the segment is opened."""
         entry, decoder = self.slice.entry, self.decoder
         share = decoder.epoch(entry.epoch).share
         whole = entry.bytes <= whole_bytes(decoder.reading.storage, share)
@@ -308,7 +308,7 @@ class SliceDecoder:
 
 
 def decode_steps(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
-    """Decode frames one after the other, each when its batch is asked for."""
+    """Decode frames one after the other, each when its batch is needed."""
     for _, decode in steps:
         batch = decode()
         if batch is not None:

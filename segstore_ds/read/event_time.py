@@ -1,4 +1,4 @@
-"""Times of events: moments that a user gives, in the type of the time column, and cuts at them.
+"""Event times: moments that a user gives, in the type of the time column, and cuts at them.
 
 The column's own type decides how a moment is written: with a zone, without one, as a date or as a
 number. A moment between two values that the type can hold is rounded up, which changes neither
@@ -36,11 +36,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_US = -62_135_596_800_000_000  # the first moment of year 1
 _NS_RANGE = (-(1 << 63) // 1000 + 1, (1 << 63) // 1000 - 1)  # in microseconds: 1677 to 2262
 _OFFSET = "offset"
-_LAST_ROWS = 65_536  # what is read at once to find the last event before a moment
+_LAST_ROWS = 65_536  # rows that are read at once to find the last event before a moment
 
 
 def time_conditions(field: pa.Field, interval: Sequence[Any]) -> tuple[Condition, ...]:
-    """Return the conditions of an interval, open at None; nulls and NaN are in none. Pure."""
+    """Return the conditions of an interval, open at None; nulls and NaN never match. Pure."""
     if isinstance(interval, str) or not isinstance(interval, Sequence) or len(interval) != 2:
         raise InvalidInputError(
             "not an interval of event times",
@@ -57,7 +57,7 @@ def time_conditions(field: pa.Field, interval: Sequence[Any]) -> tuple[Condition
 
 
 def _valid(field: pa.Field) -> tuple[Condition, ...]:
-    """Return the condition that leaves NaN out, which compares as above all other numbers."""
+    """Return the condition that excludes NaN, which is above all other numbers."""
     return (Condition(field.name, "!=", NAN, field.type),) if t.is_floating(field.type) else ()
 
 
@@ -83,14 +83,14 @@ def parse_moment(field: pa.Field, given: Any) -> Literal:
 
 
 def moment_of(field: pa.Field | None, time_us: int) -> str:
-    """Return a time as a moment that the time column holds: its first or last if it is further."""
+    """Return a time as text, moved to the nearest moment that the time column can hold."""
     kind = None if field is None else field.type
     first, last = _NS_RANGE if kind is not None and has_nanoseconds(kind) else (_FIRST_US, time_us)
     return quantities.to_moment(max(first, min(last, time_us))).isoformat()
 
 
 def _fitting(data_type: pa.DataType, given: Any) -> Any:
-    """Return what parses as a literal of the type: the same moment, or the next that it holds."""
+    """Return a moment, or the next one that the type can hold, in a form of its literals."""
     if t.is_date32(data_type):
         return _day(given)
     if t.is_integer(data_type):
@@ -117,9 +117,9 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
     """Return the offset of a moment among the events that a root shows.
 
     As a start it is the offset of the first event at or after the moment, or the tail; as an end
-    the offset behind the last event before it, or the head. Bounds tell which parts, segments and
-    frames may hold that event. Where they are exact, one part and one frame are read, or a few
-    small ones.
+    the offset after the last event before it, or the head. Bounds tell which parts, segments and
+    frames may hold that event. If they are exact, one part and one frame are read, or a few small
+    ones.
     """
     schema = epoch_schema(context.status, root.epoch)
     field = time_field(root, schema)
@@ -144,7 +144,7 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
 
 
 def _spans(status: TableStatus, root: Root, reading: Reading) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the parts that may hold the event, and of what the root itself lists."""
+    """Yield the ranges of parts that may hold the event, and that of the root's own segments."""
     wanted = part_test(reading.filters, reading.schema)
     for part in status.table.parts(root, root.head, root.tail, wanted):
         yield max(part.start, root.head), part.end
@@ -155,7 +155,7 @@ def _search(status: TableStatus, root: Root, reading: Reading, *, last: bool) ->
     """Return the offset of the first or the last match in the range of a read."""
     slices = plan_range(status, root, reading)
     if last:
-        # A slice is read forwards: of a large one only the last frames are needed.
+        # Slices are read forwards. Split, only the last frames of a large one are read.
         slices = slices.exact().split(EXACT_LIMIT, _LAST_ROWS)
     edges = (_edge(reading, part, last=last) for part in (reversed(slices) if last else slices))
     return next((edge for edge in edges if edge is not None), None)

@@ -1,8 +1,8 @@
 """Finding streams: folders that hold a log, searched from the top.
 
-Folders are searched level by level, several at the same time; each is listed once. In the metadata
-table `streams`, a stream that can't be read, and a folder that can't be searched, is a row as well:
-it has the code and the text of the error. So one damaged stream hides no other.
+Folders are searched level by level, several at the same time; each is listed once. A stream that
+can't be read, or a folder that can't be searched, is also a row of the metadata table `streams`,
+with the code and the text of the error. So one damaged stream does not hide others.
 """
 
 import logging
@@ -62,10 +62,10 @@ def find_streams(storage: Storage, *, depth: int = DEPTH) -> list[str]:
 def search(
     storage: Storage, visit: Callable[[Storage], T | None], *, depth: int
 ) -> list[T | Unsearched]:
-    """Return what `visit` returns for each folder with a log; None if it holds no stream after all.
+    """Return the results of `visit` for folders with a log; None means that one holds no stream.
 
-    Searches `depth` folders deep, but not inside a stream. It raises NotFoundError if the folder
-    does not exist, and StorageError if it can't be listed itself.
+    Searches `depth` folders deep, but not inside a stream. Raises NotFoundError if the folder does
+    not exist, and StorageError if it can't be listed itself.
     """
     if storage.peek("", 1) is None:
         raise NotFoundError("no such folder", remedy="check the location", url=storage.url)
@@ -90,7 +90,7 @@ def search(
 def _look(
     visit: Callable[[Storage], T | None], folder: Storage, *, deeper: bool
 ) -> tuple[T | Unsearched | None, list[str]]:
-    """Return what a folder is, and the folders to search in it."""
+    """Return the result of `visit` for a folder, and the inner folders to search."""
     try:
         inner = folder.folders("")
         found = visit(folder) if names.LOG_FOLDER in inner else None
@@ -131,7 +131,7 @@ def read_streams(storage: Storage, *, depth: int) -> pa.Table:
     return pa.Table.from_batches(build_batches(rows, STREAMS_SCHEMA), STREAMS_SCHEMA)
 
 
-_DELETED = tuple(name for name in names.FOLDERS if name != names.LOG_FOLDER)  # by a drop
+_DELETED = tuple(name for name in names.FOLDERS if name != names.LOG_FOLDER)  # a drop deletes them
 
 
 def _read_stream(folder: Storage) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Other libraries that take events: loaded when they are used, and what they can't hold."""
+"""Libraries of data frames: imported when they are used; values that they can't hold."""
 
 from importlib import import_module
 from typing import Any
@@ -10,7 +10,7 @@ from segstore_ds.format.arrow.offsets import check_offsets
 
 
 def load(name: str) -> Any:
-    """Import a library that a caller needs; an error says how to get it."""
+    """Import a library that a caller needs; the error says how to install it."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The newest event of each key: what a stream of changes says now."""
+"""The newest event of each key: the current state that a stream of changes describes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +8,7 @@ from pyarrow import types as t
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import compute as pc
 
-FOLD_ROWS = 1 << 18  # events that are gathered before those of one key are joined, at least
+FOLD_ROWS = 1 << 18  # at least so many events are gathered before older ones of a key are dropped
 _PLACE = "place"
 
 
@@ -40,17 +40,17 @@ def newest_by_key(
     key: Sequence[str],
     tombstone: str | None = None,
 ) -> pa.Table:
-    """Return the last event of each key, in the order in which they came.
+    """Return the last event of each key, in stream order.
 
-    Null and NaN are keys as any other. A key whose last event's tombstone is true is left out.
-    Holds the last events, and about as many rows again.
+    Null and NaN are keys like any other. A key whose last event's tombstone is true is left out.
+    Memory holds the last events, and about as many rows again.
     """
     kept = schema.empty_table()
     new, rows = list[pa.RecordBatch](), 0
     for batch in batches:
         new.append(batch)
         rows += batch.num_rows
-        # As many again as there are keys: every event is joined a few times, however many come.
+        # Only after as many rows as there are keys: so each event is copied only a few times.
         if rows >= max(FOLD_ROWS, kept.num_rows):
             kept, new, rows = _last_rows(kept, new, key), [], 0
     kept = _last_rows(kept, new, key)
@@ -62,7 +62,7 @@ def newest_by_key(
 def _last_rows(kept: pa.Table, new: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Table:
     table = pa.concat_tables([kept, pa.Table.from_batches(new, kept.schema)])
     places = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), len(table)))
-    # Numbers, for a name of the key may be the one of ours.
+    # Numbers, since a column of the key may be named like `_PLACE`.
     names = [*map(str, range(len(key)))]
     numbered = pa.table([*(_one_form(table[name]) for name in key), places], [*names, _PLACE])
     last = numbered.group_by(names).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]

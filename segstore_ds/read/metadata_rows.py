@@ -1,6 +1,6 @@
-"""Metadata tables of few rows: versions, history, storage, writers, readers and tags.
+"""Metadata tables of few rows: info, storage, writers, readers and tags; and the history.
 
-Metadata knows the sizes of what it lists only, so the table `storage` lists the folder.
+The metadata has the sizes of listed objects only, so the table `storage` lists the folder.
 """
 
 from collections import defaultdict
@@ -57,7 +57,7 @@ def times(*names: str) -> list[pa.Field]:
 
 
 def build_batches(rows: RowDicts, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows as batches; what is no valid text is escaped."""
+    """Yield rows as batches; texts that are not valid Unicode are escaped."""
     for first in range(0, len(rows), BATCH_ROWS):
         piece = rows[first : first + BATCH_ROWS]
         try:
@@ -86,7 +86,7 @@ _INFO = pa.schema(
 
 
 def facts_of(root: Root) -> dict[str, Any]:
-    """Return what the metadata tables of streams say of each."""
+    """Return the columns that the table `info` and the table of streams share."""
     return {
         "stream_id": root.stream_id,
         "version": root.version,
@@ -156,15 +156,15 @@ def storage_rows(context: StreamContext, root: Root) -> RowDicts:
     for item in plan_deletion(refs, horizon, objects, operations):
         why, until = item.why, item.until
         if item.dropped is None and item.since and names.is_object(item.path):
-            # The floor passes it a grace later, and a sweep follows another grace behind.
+            # The staging floor passes it one grace later; after another one it is swept.
             until = item.since + 2 * grace
         elif item.dropped is not None and until is None and horizon.pin:
             why = f"needed by {horizon.pin[1]}"
         found[why].append((item.bytes or 0, item.since, until))
     since = _kept_since(context, root)
-    until_us = root.time_us + max(keep_us, int(context.log.grace_s * 1e6))
+    kept_until_us = root.time_us + max(keep_us, int(context.log.grace_s * 1e6))
     found[LOG] = [
-        (info.size, since, to_moment(until_us))
+        (info.size, since, to_moment(kept_until_us))
         for info in context.storage.list(names.LOG_FOLDER)
         if names.parse_log_name(info.path.rpartition("/")[2]) is not None
     ]
@@ -214,7 +214,7 @@ def _writers(context: StreamContext, root: Root) -> RowDicts:
 
 
 def _readers(context: StreamContext, root: Root) -> RowDicts:
-    now_us = context.clock.wall_us()  # reading must not write, and the store's time takes a write
+    now_us = context.clock.wall_us()  # the store's time would take a write
     return [
         {"name": name, "damaged": str(seen)}
         if isinstance(seen, FormatError)
@@ -316,9 +316,9 @@ def history_rows(
 
 
 def _affected(batch: pa.RecordBatch, before: Any, told: list[str | None]) -> tuple[Any, Any]:
-    """Return where the events begin and end that each commit added, dropped or replaced.
+    """Return starts and ends of the events that each commit added, dropped or replaced.
 
-    `before` is the head before each commit: what a compaction replaces below it is no event.
+    `before` has the head before each commit; rows that a compaction replaces below it don't count.
     """
     head, tail, rows = (column_values(batch, name) for name in ("head", "tail", "rows"))
     none, most = np.iinfo(np.int64).max, np.int64(0)
@@ -338,7 +338,7 @@ class _Run(Row):
 
 
 def _runs(text: str) -> tuple[_Run, ...]:
-    where = "what a row of the history replaced"
+    where = "the replaced ranges in a row of the history"
     return from_json(tuple[_Run, ...], parse_json(text.encode(), where=where), where=where)
 
 
@@ -349,7 +349,7 @@ def _texts(values: Iterator[str | None]) -> pa.Array:
 def pick_commits(
     operation: str | Collection[str] | None, client: str | None
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return what keeps the rows of some operations, whose client has a text."""
+    """Return a filter of history rows: by operation, and by a text that the client contains."""
     asked = [operation] if isinstance(operation, str) else operation
     wanted = None if asked is None else {*asked}
     if unknown := (wanted or set()) - {each.value for each in Operation}:

@@ -1,8 +1,8 @@
 """Metadata tables: the metadata of a stream as rows.
 
-Each table has fixed columns and is read in batches, so that the list of a million segments is never
-in memory as a whole. The tables of segments and frames can be read by ranges of offsets, whose
-borders are those of status parts.
+Each table has fixed columns and is read in batches, so a list of a million segments is never in
+memory as a whole. The tables of segments and frames can be read by ranges of offsets that begin and
+end where status parts do.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,8 +93,6 @@ def open_table(
     return pa.RecordBatchReader.from_batches(table.schema, rows)
 
 
-# Segments and frames.
-
 _TIMES = ("time_min", "time_max", "watermark")
 _SEGMENTS = pa.schema(
     [
@@ -125,17 +123,17 @@ def _segments(context: StreamContext, root: Root, span: Range) -> Iterator[pa.Re
 
 
 class _SegmentCommits:
-    """Which commits added segments, by number; reads the history back as far as it is asked for.
+    """Finds the commit that added a segment, by its number; reads the history back as needed.
 
-    Numbers are given in the order of commits and never again, so the counts of the history's rows
-    say which commit gave each of them.
+    Numbers are assigned in the order of commits and never reused, so the segment counts in the
+    history tell which commit assigned each number.
     """
 
     def __init__(self, history: History, root: Root) -> None:
         self._batches = history.batches_back(root)
         self._least = root.next_segment  # the lowest number whose commit is known
         self._whole = True  # all rows so far could be read
-        self._lost = False  # whether the oldest row that was read is of a lost version
+        self._lost = False  # the oldest row that was read is of a lost version
         # Of each commit that added segments: the number after its last one, its version, its time.
         self._known = np.zeros((3, 0), np.int64)
 
@@ -154,7 +152,7 @@ class _SegmentCommits:
         try:
             rows = next(self._batches)
         except StopIteration:
-            self._least = 0 if self._whole else self._least  # a copy has its origin's numbers
+            self._least = 0 if self._whole else self._least  # lower numbers are of a copy's origin
             return False
         except FormatError:
             self._batches, self._whole = iter(()), False
@@ -176,10 +174,10 @@ class _SegmentCommits:
 def _segment_times(
     context: StreamContext, root: Root, start: int
 ) -> Callable[[int, int], list[pa.Array]]:
-    """Return what gives `_TIMES` of segments from an offset on, by number; null where unknown.
+    """Return a function of a range of segments, counted from an offset, to their `_TIMES`.
 
-    They are the bounds of the time column, and a watermark: the smallest time that a later segment
-    still brings.
+    They are the bounds of the time column, and a watermark: the smallest time in any later segment.
+    What is unknown is null.
     """
     field = find_time_field(root, epoch_schema(context.status, root.epoch))
     if field is None or start >= root.tail:
@@ -188,7 +186,7 @@ def _segment_times(
     runs = context.status.runs(root, start, root.tail, with_stats=True)
     low, high, known = time_bounds(runs, field, schemas)
     timed = known & (low <= high)
-    # Behind the last segment there is nothing, and that is known.
+    # After the last segment there is no time, and that is known.
     none = limits_of(field.type)[1]
     least = np.append(np.minimum.accumulate(low[::-1])[::-1], none)[1:]
     sure = np.append(np.logical_and.accumulate(known[::-1])[::-1], True)[1:]
@@ -204,7 +202,7 @@ def time_bounds(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Flags]:
     """Return the bounds of a time column in segments, and where they are known.
 
-    Where there are no values, the low bound is above the high one.
+    A segment without values has a low bound above its high bound.
     """
     pieces = []
     for run in runs:

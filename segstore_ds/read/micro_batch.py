@@ -1,4 +1,4 @@
-"""Micro-batches: where one ends by all limits of a trigger, and whether few events wait."""
+"""Micro-batches: where one ends by all limits of a trigger, and whether to wait for more events."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def plan_batch_end(segments: Iterable[Slice], start: int, end: int, limits: Batc
 
 
 def bytes_between(segments: Iterable[Slice], start: int, end: int) -> int:
-    """Return how many encoded bytes the events ``[start, end)`` count, as `plan_batch_end` does."""
+    """Return the encoded bytes of the events ``[start, end)``, counted as in `plan_batch_end`."""
     return sum(
         _encoded(each, min(end, each.end) - each.start)
         - _encoded(each, max(start, each.start) - each.start)
@@ -67,9 +67,9 @@ def _encoded(placed: Slice, rows: int) -> int:
 class Waiting:
     """Decides whether the next events of one reader wait for more.
 
-    The delay counts from the commit of the first of them, which the history knows: a reader that
-    starts again waits only for what is left of it. From when they were seen here, the machine's
-    clock may jump.
+    The delay counts from the commit of the first of them, which the history knows: a restarted
+    reader waits only for the rest. Once they are seen, the boot clock counts, so the wall clock may
+    jump.
     """
 
     def __init__(self, context: StreamContext, least_rows: int | None, delay_s: float) -> None:

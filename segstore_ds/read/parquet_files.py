@@ -1,4 +1,4 @@
-"""Lists the Parquet-backed history of a stream as plain Parquet files, for other engines."""
+"""Lists the segments of a stream that are Parquet files, for other engines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ def list_parquet_files(
         ]
     away = [file for file in files if not file.url.startswith(f"{url}/")]
     if away:
-        # A plain reader of the files makes no checks, so the origin is checked here.
+        # Other engines make no checks, so the origin is checked here.
         status.storage.info(away[0].path)
     if not partial:
         _check_complete(files, (reading.start, reading.end))

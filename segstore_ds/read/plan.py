@@ -2,8 +2,8 @@
 
 A plan is bound to one version and picklable; a task needs only the storage. Large segments are
 split without opening them: a task claims the frames that *start* within its rows, so exactly one
-task decodes each frame. Commit times are looked up in the history, which is never rewritten; a task
-carries those of its own events alone, so a long history does not make tasks large.
+task decodes each frame. Commit times come from the history, which is never rewritten; a task has
+only those of its own events, so a long history does not make tasks large.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,12 +80,12 @@ class ReadTask:
 class Reading:
     """The plan that all tasks of a scan share; picklable.
 
-    `Stream.scan` describes what it has of its arguments. `epochs` has the schema text of each epoch
-    by its number, `schema` is that of the version, and `mirrors` are other folders, which are read
-    if a segment is damaged here. Parquet segments of `native_epochs` are left out, because another
-    engine reads them. By the values of `key_columns` segments are looked up. `stored` has the
-    stored names of columns that the schema, the columns and the filters call otherwise. Where
-    streams are read together, `stream` is the column of their names, and this one's.
+    `Stream.scan` describes its arguments, which are fields here. `epochs` has the schema text of
+    each epoch by its number, `schema` is that of the version, and `mirrors` are other folders,
+    which are read if a segment is damaged here. Parquet segments of `native_epochs` are left out,
+    because another engine reads them. Segments may be looked up by values of the `key_columns`.
+    `stored` has the stored name of each column whose name differs from it. If several streams are
+    read together, `stream` is the name of the column of streams' names, and this stream's name.
     """
 
     storage: Storage = field(repr=False)
@@ -109,7 +109,7 @@ class Reading:
 
     @classmethod
     def of(cls, context: StreamContext, root: Root, **how: Any) -> Self:
-        """Return a plan with all that the version itself says."""
+        """Return a plan with the fields that follow from the version itself."""
         return cls(
             storage=context.storage,
             stream_id=root.stream_id,
@@ -122,30 +122,30 @@ class Reading:
 
     @property
     def looks_up(self) -> bool:
-        """Whether a filter asks for values of a key column: most segments will have none."""
+        """Whether a filter asks for values of a key column, which most segments do not have."""
         return looks_up(self.pruning, self.key_columns)
 
     @property
     def pruning(self) -> Filters:
-        """The filters by stored names, as statistics and keys of segments go by."""
-        # Of streams that are read together, an expression may ask for the column of their names.
+        """The filters under stored names, which statistics and Bloom filters of segments use."""
+        # If streams are read together, an expression may use the column of their names.
         filters = replace(self.filters, expressions=()) if self.stream else self.filters
         return filters.renamed(self.stored) if self.stored else filters
 
     def as_stored(self, schema: pa.Schema) -> pa.Schema:
-        """Return some of the columns as segments have them."""
+        """Return the schema of some columns under their stored names."""
         if not self.stored:
             return schema
         return with_names(schema, [self.stored.get(name, name) for name in schema.names])
 
     def check_goes_on(self, later: "Reading", *, remedy: str) -> None:
-        """Refuse to go on in a later plan where a column that this one reads is another.
+        """Raise SchemaMismatchError unless a later plan still reads the columns of this one.
 
-        A column stays the same under its stored name, in its type or a wider one. New ones of a
-        reader of all columns do not matter here.
+        A column is the same if it has the same stored name, and its type or a wider one. The later
+        plan may have more columns.
         """
         same = (self.columns, self.stored) == (later.columns, later.stored)
-        if same and self.schema is later.schema:  # as for most batches of one that follows
+        if same and self.schema is later.schema:  # the usual case while following
             return
         now = later.needed_schema
         known = {*now.names}
@@ -180,7 +180,7 @@ class Reading:
 
     @property
     def needs_data(self) -> bool:
-        """Whether segments are read at all: offsets, ids, times and counts need none."""
+        """Whether segments must be read: offsets, ids, commit times and counts need none."""
         return bool(self.columns or self.filters)
 
     @property
@@ -204,14 +204,14 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
 
 
 def check_kept(reading: Reading) -> None:
-    """Raise SnapshotExpiredError if a version, which lacks a part, was forgotten."""
+    """Raise SnapshotExpiredError if a version with a missing status part was forgotten."""
     _, newest = reopen(reading)
     if reading.version < newest.log_start:
         raise forgotten_version(reading.version, newest.log_start, stream=reading.stream_id)
 
 
 def reopen(reading: Reading) -> tuple[StreamContext, Root]:
-    """Open the stream of a plan whose task has no handle; return its newest root, too."""
+    """Open the stream of a plan, for a task, which has no handle; return its newest root, too."""
     log = StreamLog(reading.storage)
     newest = log.reopen()
     if newest.stream_id != reading.stream_id:
@@ -274,8 +274,8 @@ def plan_frames(
 ) -> Iterator[tuple[int, int]]:
     """Yield the number of each frame of a segment to read, and its first row. Pure.
 
-    `schema` has the filtered columns, and `keys` is what the filters look up in segments of the
-    slice's epoch.
+    `schema` has the filtered columns; `keys` are the values that the filters look up, in the types
+    of the slice's epoch.
     """
     row, frames = 0, index.frames
     kept: Iterable[bool] = repeat(True)

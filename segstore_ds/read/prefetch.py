@@ -19,31 +19,31 @@ from segstore_ds.format.arrow.frame import Frame
 T = TypeVar("T")
 R = TypeVar("R")
 
-AHEAD = 4  # values that one thread makes ahead
-AHEAD_BYTES = 256 << 20  # more than ordinary frames add up to
+AHEAD = 4  # values that one thread computes ahead
+AHEAD_BYTES = 256 << 20  # ordinary frames take less
 
 
 def read_ahead(values: Iterator[T]) -> Iterator[T]:
-    """Yield the values of an iterator, of which another thread makes the next few meanwhile.
+    """Yield the values of an iterator while another thread computes the next few.
 
     Decoding, checksums and compression release the GIL, so reading and writing use two cores. While
-    the values made ahead hold `AHEAD_BYTES` or more, no other one is begun. An error of the
-    iterator is raised here, in its order. The thread ends with the iteration, also when the
-    iteration is broken off. No value may be None.
+    the values computed ahead hold `AHEAD_BYTES` or more, no other one is begun. An error of the
+    iterator is raised here, in its order. The thread ends with the iteration, also if that is
+    stopped early. No value may be None.
     """
     changed, held, ended = Condition(), 0, False
 
-    def take(weight: int) -> None:
+    def count(size: int) -> None:
         nonlocal held
         with changed:
-            held += weight
+            held += size
             changed.notify()
 
     def make() -> T | None:
         with changed:
             changed.wait_for(lambda: ended or held < AHEAD_BYTES)
         value = None if ended else next(values, None)
-        take(_bytes_of(value))
+        count(_bytes_of(value))
         return value
 
     with ThreadPoolExecutor(1, thread_name_prefix="segstore-read-ahead") as pool:
@@ -54,18 +54,18 @@ def read_ahead(values: Iterator[T]) -> Iterator[T]:
             while pending:
                 if (value := pending.popleft().result()) is None:
                     return
-                take(-_bytes_of(value))
+                count(-_bytes_of(value))
                 if (begun := _submit(pool, make)) is not None:
                     pending.append(begun)
                 yield value
             yield from values
         finally:
             ended = True
-            take(0)
+            count(0)
 
 
 def _submit(pool: ThreadPoolExecutor, work: Callable[..., R], *given: object) -> Future[R] | None:
-    """Begin work in a thread; None once the process ends, when no executor takes any."""
+    """Begin work in a thread; None while the process ends, when no executor accepts any."""
     try:
         return pool.submit(work, *given)
     except RuntimeError:

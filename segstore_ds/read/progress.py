@@ -1,8 +1,8 @@
 """How far streams of a folder were read together, and where their next batch ends.
 
-The position of each stream lies under its name, with the stream's id: a stream that was dropped and
-created again is another one. A stream that is not there yet begins where the caller says if it was
-there when the reading began, and at its head if it joins later.
+A position is kept by the stream's name and has the stream's id: a stream that was dropped and
+created again is another one. A stream that exists when the reading begins is read from the caller's
+cut; one that joins later, from its head.
 """
 
 import json
@@ -26,12 +26,12 @@ from segstore_ds.read.micro_batch import BatchLimits, bytes_between, plan_batch_
 from segstore_ds.read.together import StreamFolder, parse_common_cut
 
 _LOG = logging.getLogger(__name__)
-_MOST_SEGMENTS = 1000  # of a batch, or one of each stream
+_MOST_SEGMENTS = 1000  # of a batch; of each stream at least one
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a stream was read, and the offset where the reading of it began."""
+    """How far a stream was read, and the offset at which its reading began."""
 
     position: Position
     origin: int
@@ -45,10 +45,10 @@ class Progress:
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Return what `to_value` gave.
+        """Parse a result of `to_value`.
 
         Raises:
-            PositionError: It is another value.
+            PositionError: The value is something else.
         """
         try:
             return cls({name: _reached(**each) for name, each in value["streams"].items()})
@@ -72,7 +72,7 @@ class Progress:
         return json.dumps(self.to_value(), separators=(",", ":"))
 
     def spans(self, before: "Progress | None") -> dict[str, tuple[int, int]]:
-        """Return the events that lie between, by stream; None is where the reading began."""
+        """Return the offsets read since an earlier progress, by stream; None is the beginning."""
         found = {}
         for name, each in sorted(self.streams.items()):
             known = None if before is None else before.streams.get(name)
@@ -96,12 +96,12 @@ def _reached(
 
 
 class FolderBatches:
-    """Plans the batches of a reading of a folder; sends no request before `look`.
+    """Plans the batches of a folder's streams; sends no request before the folder's `look`.
 
     Attributes:
         folder: The streams.
-        target: None, or the id and the tail of each stream that no batch goes past; of other
-            streams there is none.
+        target: The id of each stream to read, and the tail at which its reading ends; None to read
+            all streams without an end.
     """
 
     def __init__(
@@ -118,18 +118,18 @@ class FolderBatches:
         self._cut = parse_common_cut(start)
         self._most_rows, self._most_bytes = most_rows, most_bytes
         self._strict = fail_on_data_loss
-        self._held: set[str] = set()  # the ids of streams whose logs hold what was seen
-        self._served: dict[str, int] = {}  # the number of the batch that had events of a stream
+        self._checked: set[str] = set()  # ids of streams whose logs hold what was seen
+        self._served: dict[str, int] = {}  # by name, the last batch that had events of a stream
         self._number = 0
 
     def stop_here(self) -> None:
-        """Let no batch go past what is there now."""
+        """End the reading at the current tails."""
         self.folder.look(whole=True)
         streams = self.folder.streams
         self.target = {name: (root.stream_id, root.tail) for name, (_, root) in streams.items()}
 
     def begin(self) -> Progress:
-        """Return where the reading begins, of the streams that are there."""
+        """Return where the reading of the existing streams begins."""
         found = {}
         for name, (context, root) in self._joining.items():
             offset = resolve_cut(context, root, self._cut)
@@ -139,7 +139,7 @@ class FolderBatches:
     def events(
         self, before: Progress | None, end: Progress
     ) -> tuple[dict[str, tuple[StreamContext, Root]], dict[str, tuple[int, int]]]:
-        """Return the streams at an end, and the events between; raises as `next`."""
+        """Return the streams of an end, and the offsets to read in each; raises as `next`."""
         known = self._known(end)
         spans = {name: span for name, span in end.spans(before).items() if name in known}
         for name in spans:
@@ -171,13 +171,13 @@ class FolderBatches:
     def next(self, before: Progress | None, *, limited: bool = True) -> Progress:
         """Return the end of the next batch, by what `look` has seen; `before` if nothing is new.
 
-        All limits hold together. Each stream with new events gets its share of them. If there are
-        more streams than shares, those come first that have waited for longest.
+        All limits hold at the same time. Each stream with new events gets its share of them. If
+        there are more streams than shares, those that have waited longest come first.
 
         Raises:
-            NotFoundError: A stream is gone, and that is an error; names them all.
+            NotFoundError: Streams are gone, and data loss is an error; it names them all.
             PositionError: A stream has another generation, or commits that were seen are gone.
-            TruncatedError: Events that are due are below the head.
+            TruncatedError: The next events are below the head, and data loss is an error.
         """
         begun = self.begin() if before is None else before
         known = self._known(begun)
@@ -205,14 +205,14 @@ class FolderBatches:
         return Progress(found)
 
     def _check_held(self, context: StreamContext, position: Position) -> None:
-        """Check once, for each stream, that its log holds what a checkpoint has seen."""
-        if position.stream_id not in self._held:
+        """Check once for each stream that its log holds what a checkpoint has seen."""
+        if position.stream_id not in self._checked:
             check_held(context, position)
-            self._held.add(position.stream_id)
+            self._checked.add(position.stream_id)
 
     @property
     def _joining(self) -> dict[str, tuple[StreamContext, Root]]:
-        """The streams that may join."""
+        """The streams that the reading may include."""
         joining = self.folder.streams
         if self.target is None:
             return joining
@@ -232,7 +232,7 @@ class FolderBatches:
         *,
         limited: bool,
     ) -> dict[str, int]:
-        """Return where the batch ends in the streams that it has events of."""
+        """Return the end of the batch in each stream of which it has events."""
         if not limited:
             return {name: end for name, (_, end) in waiting.items()}
         self._number += 1

@@ -1,12 +1,12 @@
 """Pruning: which parts, segments and frames may hold a row that passes a filter.
 
-`may_match` tells it from their statistics, of all three. Conditions on numbers and times are looked
-at as columns where there are such, others in each piece that is left. Skipping must never lose a
-row.
+`may_match` decides by statistics, which all three have. Conditions on numbers and times are tested
+on whole columns of bounds, if there are such; others on each piece that is left. Skipping must
+never lose a row.
 
-A Bloom filter holds hashes of values in the type in which they are stored, so a key is looked up in
-the type of the segment's own epoch. What that type can't hold is in none of its frames. What has no
-filter may hold everything.
+A Bloom filter holds hashes of values in their stored type, so a key is looked up in the type of the
+segment's own epoch. A value that this type can't hold is in none of its frames. A frame without a
+filter may hold any value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,27 +42,28 @@ def may_match(
     schema: pa.Schema,
     load_stats: Callable[[], Stats],
     counts: Ints,
-    among: Flags | None = None,
+    wanted: Flags | None = None,
 ) -> Flags:
-    """Tell of each piece, of so many rows, whether it is `among` some and a row of it may pass.
+    """Tell for each piece whether one of its rows may pass; pieces that are not `wanted` are out.
 
-    `schema` has the filtered columns as they are read. Statistics are loaded if they can tell.
+    `schema` has the filtered columns as they are read, and `counts` the rows of each piece.
+    Statistics are loaded only if they can decide.
     """
-    kept: Flags = counts > 0 if among is None else among
+    kept: Flags = counts > 0 if wanted is None else wanted
     if not (filters.conditions or filters.any_of) or not kept.any():
         return kept
     stats = load_stats()
     fields = {name: schema.field(name) for name in filters.columns}
-    alone = bool(filters.any_of)
+    one_by_one = bool(filters.any_of)
     for condition in filters.conditions:
         if stats.columns is None or not _is_number(condition):
-            alone = True
+            one_by_one = True
             continue
         low, high, nulls, sure = stats.numbers(fields[condition.column], counts)
-        # NaN is above infinity, and where there is one there are no bounds.
+        # NaN is above infinity; a piece with NaN has no bounds.
         may = ~sure | _EDGES[condition.op](condition.literal, low, high)
         kept = kept & may & (nulls < counts)
-    if alone:
+    if one_by_one:
         kept = kept.copy()
         rows = np.flatnonzero(kept).tolist()
         known = [stats.bounds(field, rows) for field in fields.values()]
@@ -73,7 +74,7 @@ def may_match(
 
 
 def part_test(filters: Filters, schema: pa.Schema) -> Callable[[PartRef], bool]:
-    """Return what tells of a part, by its row, whether a row of it may pass. Pure."""
+    """Return a function that tells whether a row of a status part may pass. Pure."""
 
     def test(part: PartRef) -> bool:
         load = partial(Stats.of_texts, [part.stats], where=part.path)
@@ -90,15 +91,15 @@ def segments_to_read(
     *,
     looks_up: bool,
 ) -> Ints:
-    """Return which segments of a run, by number, may hold a row that passes.
+    """Return which segments of a run, by place, may hold a row that passes.
 
-    `schema` is the one that is read with, `schemas` are those of the epochs. `looks_up` says that
-    a filter asks for values of a key column.
+    `schema` is that of the read, `schemas` are those of the epochs. `looks_up` says that a filter
+    asks for values of a key column.
     """
     columns = run.columns
     kept = np.ones(len(columns), np.bool_)
     for condition in filters.conditions:
-        if condition.op != "is null":  # values of later columns are null
+        if condition.op != "is null":  # a column that was added later is null
             kept &= ~absent_in(columns.epochs, schemas, condition.column)
 
     def by_bounds(kept: Flags) -> Flags:
@@ -110,7 +111,7 @@ def segments_to_read(
         epochs = np.unique(columns.epochs).tolist()
         return kept & segments_holding(run, {n: find_keys(filters, schemas[n]) for n in epochs})
 
-    # Filters of small parts came in the same request, and rule segments out faster than bounds.
+    # Bloom filters of a small part came in the same request; testing them is faster than bounds.
     small = len(columns) <= WHOLE_SEGMENTS
     kept = by_bounds(by_keys(kept)) if small else by_keys(by_bounds(kept))
     return np.flatnonzero(kept)
@@ -125,7 +126,7 @@ LOOKUPS = frozenset(("==", "in"))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Key:
-    """Values of one column, of which a row must have one to pass."""
+    """The values of one column, one of which a row must have to pass."""
 
     column: str
     hashes: Hashes
@@ -160,7 +161,7 @@ def may_hold_keys(keys: Sequence[Key], filters: FrameFilters) -> bool:
 
 
 def segments_holding(run: Run, keys: Mapping[int, Sequence[Key]]) -> Flags:
-    """Tell of each segment of a run whether its filters allow the keys of its epoch."""
+    """Tell for each segment of a run whether its Bloom filters may hold the keys of its epoch."""
     kept = np.ones(len(run.columns), np.bool_)
     filters = run.load_filters()
     for epoch, asked in keys.items() if filters else ():

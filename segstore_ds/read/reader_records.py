@@ -1,15 +1,14 @@
 """The records of named readers: each reader has its own metadata log.
 
-Records are found by listing, never by a hint: a writer that slept may create a number that was
-deleted since, and only the highest number counts. So records are kept for `_KEPT_US` after the next
-one, and a writer that saw its base longer than `_FRESH_S` ago reads it again: only if it is the
-record that was seen, which another sleeper can't create anew, was the number after it never
-deleted. The hint is a witness: it is written after a record, so a log that ends before it has lost
-records. A record names its reader and its number, so one that was moved or copied is damage. Only
-the store's time decides whether a reader has lapsed.
+Only the record with the highest number counts. It is found by listing, never by a hint, because a
+writer that was suspended may create a number that was deleted meanwhile. So a record is kept for
+`_KEPT_US` after the next one, and a writer that read its base more than `_FRESH_S` ago reads it
+again after the put: if it is still the same record, the number after it was never deleted.
 
-A stream that is created in the folder of a dropped one has readers of the same names. So a writer
-looks for the drop right before each record, and again after a slow one, which it then deletes.
+The hint is written after the record, so a log that ends before its hint has lost records. A record
+has the name of its reader and its number: one that was moved or copied is damage. Only the store's
+time decides whether a reader has lapsed. A stream that replaces a dropped one may have readers of
+the same names, so a writer checks for a drop before each put, and again after a slow one.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +38,7 @@ from segstore_ds.log.metadata_log import Codec, MetadataLog
 
 _CODEC: Codec[ReaderRecord] = Codec(encode_record, decode_record, RECORD_LIMIT_BYTES)
 _ATTEMPTS = 100
-_PURGE_EVERY, _PURGE_S = 16, 1.0  # records and seconds: one lists all that are kept
+_PURGE_EVERY, _PURGE_S = 16, 1.0  # records and seconds: each purge lists all that are kept
 _RECORDS_KEPT = 8
 _KEPT_US = 5_000_000  # twice `_FRESH_S`, and a second more, since stores round times
 _FRESH_S = 2.0
@@ -53,8 +52,8 @@ _RELEASE = (
 class SeenReader:
     """A reader's newest record, its number, and when the store says it was written.
 
-    `seen_s` is a time of the boot clock at which no later record existed, `purged_s` one at which
-    this process purged the older ones.
+    By the boot clock, at `seen_s` no later record existed, and at `purged_s` this process purged
+    older ones.
     """
 
     name: str
@@ -85,7 +84,7 @@ class SeenReader:
 
 
 def each_reader(context: StreamContext) -> Iterator[tuple[str, SeenReader | FormatError]]:
-    """Yield the name of every reader, with its newest record or why that can't be read."""
+    """Yield the name of every reader, with its newest record or the error of reading it."""
     newest: dict[str, tuple[int, int]] = {}
     for info in context.storage.list(names.READERS_FOLDER):
         folder, _, file = info.path.rpartition("/")
@@ -101,7 +100,7 @@ def each_reader(context: StreamContext) -> Iterator[tuple[str, SeenReader | Form
             seen = None
             if number >= _hinted(context, name):
                 seen = _read(context, name, number, renewed_us)
-            # Where that is not the newest any more, look again.
+            # It was deleted, or is not the newest any more: list this reader's folder.
             seen = seen or newest_record(context, name)
         except FormatError as error:
             yield name, error
@@ -143,7 +142,14 @@ def newest_record(context: StreamContext, name: str) -> SeenReader | None:
         }
         newest = max(numbers, default=-1)
         if newest < hinted:
-            raise _lost_records(context, name, hinted, newest)
+            raise MissingObjectError(
+                "records of a reader are gone",
+                remedy=_RELEASE,
+                url=context.storage.url,
+                reader=name,
+                seen=hinted,
+                newest=newest,
+            )
         if newest < 0:
             return None
         seen = _read(context, name, newest, numbers[newest], seen_s)
@@ -163,7 +169,10 @@ def add_record(
     seen: SeenReader,
     make: Callable[[SeenReader | None], ReaderRecord | None],
 ) -> SeenReader:
-    """Write a reader's next record, made of its newest, after lost races; None writes none."""
+    """Write the record that `make` returns for the newest one, again after each lost race.
+
+    If it returns None, nothing is written.
+    """
     files, name = record_log(context, seen.name), seen.name
     for attempt in range(_ATTEMPTS):
         began_s = context.clock.boot_s()
@@ -174,8 +183,7 @@ def add_record(
         number = seen.number + 1
         record = replace(made, name=name, number=number, id=context.clock.new_id()[:16])
         taken = files.add_or_read(number, record)
-        # After a long time the number may have been deleted: then this record is not the newest
-        # but a leftover.
+        # After a long time the number may have been deleted: then this record is not the newest.
         now_s = context.clock.boot_s()
         fresh = now_s - seen.seen_s <= _FRESH_S
         if taken is None and now_s - began_s > _FRESH_S:
@@ -192,21 +200,19 @@ def add_record(
             files.write_hint(names.Hint(number, record.generation, record.stream_id, seen_at))
             purged_s = seen.purged_s
             if number % _PURGE_EVERY == _PURGE_EVERY - 1 and began_s - purged_s >= _PURGE_S:
-                # It is written: after a nap others may have deleted it, and they purge as well.
+                # If this process was suspended, others may have deleted it; they purge as well.
                 with suppress(MissingObjectError, StorageError):
                     now_us = context.storage.info(files.path(number)).modified_us
                     files.purge(number - _RECORDS_KEPT, superseded_us=now_us - _KEPT_US)
                     purged_s = began_s
             return SeenReader(name, number, record, 0, began_s, purged_s)
-        if newest is not None and newest.number < seen.number:
-            raise _lost_records(context, name, seen.number, newest.number)
         seen = newest or replace(seen, number=-1)
         context.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
     raise ConflictError("others wrote the reader's record first on every attempt", reader=name)
 
 
 def _stands(files: MetadataLog[ReaderRecord], base: SeenReader) -> bool:
-    """Tell whether the base that was seen still exists: records are deleted in ascending order."""
+    """Tell whether the base still exists: records are deleted in order, so the next one was not."""
     if base.number < 0:
         return files.newest_listed() == 0
     try:
@@ -216,7 +222,7 @@ def _stands(files: MetadataLog[ReaderRecord], base: SeenReader) -> bool:
 
 
 def _check_late(context: StreamContext, files: MetadataLog[ReaderRecord], number: int) -> None:
-    """Delete the record that was just put if the stream was dropped before that."""
+    """Delete the record that was just put if the stream was dropped meanwhile."""
     try:
         context.log.follow()
     except NotFoundError:
@@ -284,17 +290,6 @@ def _hinted(context: StreamContext, name: str) -> int:
     """Return the number of the newest record that a reader's hint proves; -1 for none."""
     hint = record_log(context, name).read_hint()
     return hint.number if hint and hint.stream_id == context.log.root.stream_id else -1
-
-
-def _lost_records(context: StreamContext, name: str, seen: int, newest: int) -> MissingObjectError:
-    return MissingObjectError(
-        "records of a reader are gone",
-        remedy=_RELEASE,
-        url=context.storage.url,
-        reader=name,
-        seen=seen,
-        newest=newest,
-    )
 
 
 def record_log(context: StreamContext, name: str) -> MetadataLog[ReaderRecord]:

@@ -1,4 +1,4 @@
-"""A read is checked against one version, and becomes the plan that its tasks share."""
+"""Planning a read: its arguments are checked against one version and become a `Reading`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ from segstore_ds.status.epochs import epoch_schema
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """The other streams with which one is read: all columns together, and how this one is named.
+    """How a stream is read together with others: with the columns of all, and under its name.
 
-    `schema` is what the stream's next epoch could be; `column` and `name` are as in `Reading`.
+    The stream's next epoch could have `schema`; `column` and `name` are as in `Reading.stream`.
     """
 
     schema: pa.Schema
@@ -48,7 +48,7 @@ def plan_reading(
     read_cache_bytes: int = options.default("readCacheBytes"),
     among: Among | None = None,
 ) -> Reading:
-    """Check what `Stream.scan` was asked against a version; return the plan that tasks share."""
+    """Check the arguments of `Stream.scan` against a version; return the plan that tasks share."""
     first = resolve_cut(context, root, parse_cut(start))
     last = resolve_end(context, root, parse_cut(end), first)
     url = context.storage.url

@@ -1,9 +1,9 @@
-"""Scan: read the tasks of a plan, with as many threads as wanted.
+"""Scan: read the tasks of a plan, with any number of threads.
 
 A scan is one sequence of decode units, usually one per frame, across segments and tasks: with
 several threads the next segment is opened and fetched while the previous one is still decoded.
-If a segment is damaged or missing, another copy is read. A task has no handle on its stream, so the
-log is opened only then.
+If a segment is damaged or missing, another copy is read. Only then is the log opened, because a
+task has no handle on its stream.
 """
 
 import logging
@@ -35,9 +35,9 @@ from segstore_ds.status.table_status import Slice
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-LOOKUP_THREADS = 32  # segments opened at once to look keys up; mostly they wait for the storage
-OPENED_BYTES = 32 << 20  # of segments that are opened ahead
-_FEW = 16  # slices that are looked at before threads are started
+LOOKUP_THREADS = 32  # to open segments for a key lookup; mostly they wait for the storage
+OPENED_BYTES = 32 << 20  # the most bytes of segments that are opened ahead
+_FEW = 16  # with fewer slices, all of them small, no thread is started
 _SMALL_ROWS = 65_536  # usually one frame: opened and read as one unit
 _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead of its turn
 _bytes_of, _rows_of = attrgetter("slice.entry.bytes"), attrgetter("slice.entry.rows")
@@ -47,8 +47,8 @@ _bytes_of, _rows_of = attrgetter("slice.entry.bytes"), attrgetter("slice.entry.r
 class _Unit:
     """The work of one thread at a time: frames that are fetched together, or a small segment.
 
-    Of a segment that was opened to look keys up, it is the few frames that are left. At most
-    `weight` bytes, which count all columns of a frame, are decoded ahead of its turn.
+    For a key lookup it is the few frames of a segment that are left. At most `weight` bytes, which
+    count all columns of a frame, are decoded ahead.
     """
 
     decoder: SliceDecoder
@@ -57,14 +57,14 @@ class _Unit:
 
 
 def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[pa.RecordBatch]:
-    """Read one task; as `run_tasks`."""
+    """Read one task; see `run_tasks`."""
     return run_tasks(reading, [task], threads=threads)
 
 
 def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchReader:
     """Return the events of tasks in offset order as a reader whose threads end with it."""
     threads = read_threads(reading)
-    # Not bound to a name: only the reader may hold the generator, so that its end is seen.
+    # Not bound to a name: only the reader refers to the generator, so both end together.
     return pa.RecordBatchReader.from_batches(
         reading.result_schema, run_tasks(reading, tasks, threads=threads)
     )
@@ -77,7 +77,7 @@ def read_threads(reading: Reading) -> int:
 
 
 def first_rows(reader: pa.RecordBatchReader, limit: int) -> pa.RecordBatchReader:
-    """Return the first rows of a reader, which is left alone from then on."""
+    """Return the first rows of a reader; the rest of it is not read."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         left = limit
@@ -95,17 +95,17 @@ def run_tasks(
 
     No batch is empty. With several threads, up to ``2 * threads`` units are held beside the one in
     use; fewer if they would exceed `AHEAD_BYTES`, at least one. An `engine` may decode and filter
-    some of the events itself; then no other folder stands in for a damaged one.
+    some of the events itself; if they are damaged, no other folder is read.
     """
     decoder = Decoder(reading, engine)
     rest = (SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices)
     first = [*islice(rest, _FEW)]
     if len(first) < _FEW and _is_small(*first) and _waits_once(first):
-        threads = 1  # to start one takes as long as to read a few events
+        threads = 1  # starting one takes as long as reading a few events
     slices: Generator[SliceDecoder] = (each for each in chain(first, rest))
     far = threads > 1 and reading.needs_data and reading.storage.profile.is_far
     if far or (decoder.looks_up and len(first) > 1):
-        # Asking each in its turn would wait for every answer.
+        # Opening one after the other would wait for every answer.
         opening = LOOKUP_THREADS if decoder.looks_up else threads
         slices = map_ahead(
             SliceDecoder.open_ahead,
@@ -144,13 +144,13 @@ def _is_small(*slices: SliceDecoder) -> bool:
 
 
 def _waits_once(slices: Sequence[SliceDecoder]) -> bool:
-    """Tell whether slices take one answer of the storage at most, or its answers take no time."""
+    """Tell whether reading slices waits at most once for an answer of a far storage."""
     objects = [slice_ for slice_ in slices if slice_.slice.entry.frame is None]
     return len(objects) < 2 or not objects[0].decoder.reading.storage.profile.is_far
 
 
 def _decode_ahead(unit: _Unit) -> tuple[SliceDecoder, Iterator[pa.RecordBatch]]:
-    """Decode a unit up to its weight; the rest, or its error, comes when it is asked for."""
+    """Decode a unit up to its weight; the rest is decoded, or its error raised, in its turn."""
     ready: list[pa.RecordBatch] = []
     held_bytes = 0
     steps = iter(unit.steps)
@@ -209,7 +209,7 @@ def _read_or_fall_back(
 
 
 def _slice_in(folder: Storage, slice_: SliceDecoder) -> SliceDecoder:
-    """Return a slice as another folder has it: its commit file holds a copy of an inline one."""
+    """Return a slice as another folder has it; of an inline segment, its commit file has a copy."""
     placed = slice_.slice
     if placed.entry.frame is None:
         return slice_

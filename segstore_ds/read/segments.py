@@ -2,12 +2,11 @@
 
 The entry names the segment's format; nothing here depends on a particular format.
 
-The scans of this process share what they read. A key of the read cache is the stream's id, the
-location with a digest of the credentials, an object's name with the checksum of its footer, and a
-range of its bytes. Names are never reused, and the committed footer holds the checksums of all
-frames: so a key stands for the same bytes forever, also if a stream is dropped and created again,
-salvaged or repaired. Spark reuses its workers for the jobs of several users: a scan finds only what
-was read with the same credentials.
+All scans of a process share the read cache. Its key is the stream's id, a digest of location and
+credentials, an object's name, the checksum of its footer, and a range of bytes. Names are never
+reused, and the footer holds the checksums of all frames. So a key means the same bytes forever,
+even if a stream is dropped and created again, salvaged or repaired. Spark runs the jobs of several
+users in one worker, but a scan is given only bytes that were read with its own credentials.
 """
 
 import os
@@ -34,8 +33,8 @@ WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for the object beats
 READ_BYTES = 2 << 20  # adjacent ranges are fetched together up to this size
 GAP_BYTES = 128 << 10  # up to this size reading an unwanted gap beats another request
 # All three are `Profile.fetch_factor` times as large where requests take time.
-MOST_COLUMNS = 0.5  # with more of its columns, a larger object is fetched whole where it is far
-SMALL_FETCHES = 8  # of a scan; as many others are twice as large, and so on
+MOST_COLUMNS = 0.5  # if a larger share of columns is read, a far store's object is fetched whole
+SMALL_FETCHES = 8  # the first fetches of a scan are small, the next 8 twice as large, and so on
 
 Span = tuple[int, int]
 _Key = tuple[tuple[tuple[str, str], str, int], Span]
@@ -58,7 +57,8 @@ def read_cache_counters() -> ReadCounters:
 class ScanCache:
     """The read cache as one scan may use it.
 
-    `scope` is the stream, the location and the rights; `place` is the object, once there is one.
+    `scope` is the stream's id and the digest of location and credentials. `place` is the path and
+    footer checksum of one object.
     """
 
     scope: tuple[str, str]
@@ -67,7 +67,7 @@ class ScanCache:
 
     @classmethod
     def of(cls, storage: Storage, stream_id: str, limit_bytes: int) -> "ScanCache | None":
-        """Return the cache for a stream; None if it is off, or nothing tells users apart."""
+        """Return the cache for a stream; None if it is off or credentials can't be compared."""
         rights = storage.rights() if limit_bytes else None
         return None if rights is None else cls((stream_id, rights), limit_bytes)
 
@@ -92,7 +92,7 @@ def fetch_through(
     spans: Sequence[Span],
     load: Callable[[Sequence[Span]], Sequence[Loaded]],
 ) -> Sequence[Loaded]:
-    """Return the verified bytes of ranges, or errors; without a cache all of them are loaded."""
+    """Return the verified bytes of ranges, or errors; without a cache load all of them."""
     return load(spans) if cache is None else cache.fetch(spans, load)
 
 
@@ -100,8 +100,8 @@ def fetch_through(
 class OpenSegment:
     """A segment whose index was read.
 
-    `whole` is the object's bytes if they are in memory, and `verified` says that all of them were
-    checked. Ranges that are fetched go through `cache`, if there is one.
+    `whole` is the object's bytes if they are in memory; `verified` says that all of them were
+    checked. Other ranges are fetched through `cache`, if there is one.
     """
 
     storage: Storage
@@ -118,12 +118,12 @@ class OpenSegment:
         return self.index.frames
 
     def plan_fetches(
-        self, numbers: Sequence[int], columns: Sequence[str] | None, before: Iterator[int]
+        self, numbers: Sequence[int], columns: Sequence[str] | None, fetches: Iterator[int]
     ) -> Iterable[list[int]]:
-        """Group frames whose columns are fetched together; in a whole object each is alone.
+        """Group frames whose columns are fetched together; in a whole object each is a group.
 
-        `before` counts the groups of a scan. Its first ones are small, so that its first events
-        come soon and few more have been fetched by then.
+        `fetches` counts the groups of a scan. The first ones are small, so that the first events
+        come soon.
         """
         if self.whole is not None:
             return [[number] for number in numbers]
@@ -132,7 +132,7 @@ class OpenSegment:
             found = self.index.spans(number, columns)
             spans.append((number, (found[0][0], found[-1][1])))
         factor = self.storage.profile.fetch_factor
-        most = (min(1 + number // SMALL_FETCHES, factor) * READ_BYTES for number in before)
+        most = (min(1 + number // SMALL_FETCHES, factor) * READ_BYTES for number in fetches)
         return ([number for number, _ in run] for run in plan_runs(spans, most))
 
     def stored(self, number: int) -> pa.Buffer:
@@ -161,7 +161,7 @@ class OpenSegment:
         return plan_runs(spans, repeat(READ_BYTES * factor), GAP_BYTES * factor)
 
     def _load(self, numbers: Mapping[Span, int], spans: Sequence[Span]) -> list[Loaded]:
-        """Fetch and check ranges to be kept; each damaged one gives its own error."""
+        """Fetch and check ranges for the cache; each damaged one gives its own error."""
         loaded: list[Loaded] = []
         for run in self._runs([(numbers[span], span) for span in spans]):
             start, end = run[0][1][0], run[-1][1][1]
@@ -210,11 +210,11 @@ def fetch_frames(
         return
     wanted = [(number, segment.index.spans(number, columns)) for number in numbers]
     spans = [(number, span) for number, ranges in wanted for span in ranges]
-    left = {number: len(ranges) for number, ranges in wanted}
+    counts = {number: len(ranges) for number, ranges in wanted}
     ready: list[pa.Buffer] = []
     for number, data in segment.checked(spans):
         ready.append(data)
-        if len(ready) == left[number]:
+        if len(ready) == counts[number]:
             yield number, ready
             ready = []
 
@@ -247,7 +247,7 @@ def frame_stats(segment: OpenSegment, entry: SegmentEntry) -> list[dict[str, Bou
 
 
 def whole_bytes(storage: Storage, columns: float) -> int:
-    """Return up to which size an object is fetched whole for a share of its columns."""
+    """Return the size up to which an object is fetched whole, to read a share of its columns."""
     return WHOLE_OBJECT_BYTES * (storage.profile.fetch_factor if columns > MOST_COLUMNS else 1)
 
 
@@ -263,9 +263,9 @@ def open_segment(
     """Read the index of a segment.
 
     `where` names the object in errors; None means its URL. With `whole`, a small object is fetched
-    in one request; its errors then do not tell a damaged index from other damage. `columns` is the
-    share of its columns that will be read. With `cache`, what was verified before is not fetched
-    again. An inline segment is in memory.
+    in one request; errors then do not tell a damaged index from other damage. `columns` is the
+    share of columns that will be read. With `cache`, bytes that it holds are not fetched again. An
+    inline segment is in memory.
     """
     if (frame := entry.frame) is not None:
         name = names.segment_object(entry.path)
@@ -277,7 +277,7 @@ def open_segment(
         index = source.index or source.parse(bytes(_sound(tail)))
         return OpenSegment(storage, source.name, source.where, index, None, cache=cache)
     found = None if cache is None else cache.fetch([(0, entry.bytes)], source.load_whole)[0]
-    # If a part is damaged, frames are checked as they are read, so that the others can be.
+    # If a part is damaged, each frame is checked when it is read: the others are still readable.
     verified = isinstance(found, Piece)
     view = memoryview(found.data if isinstance(found, Piece) else source.fetch_whole())
     index = source.index or source.parse(bytes(view[slice(*source.end)]))
@@ -285,7 +285,7 @@ def open_segment(
 
 
 class _Source:
-    """A segment object that is being opened; `index` is what was parsed of it."""
+    """A segment object that is being opened; `index` is set once it is parsed."""
 
     def __init__(self, storage: Storage, entry: SegmentEntry, where: str | None) -> None:
         self.name = names.segment_object(entry.path)

@@ -1,12 +1,12 @@
-"""Streams of a folder that are read together: which there are, what is new, all their columns.
+"""Streams of a folder that are read together: finds and polls them, and merges their columns.
 
-A folder is listed, and a stream in it is asked for news, after a sixteenth of the time for which it
-had none, at most after `LATE_S` seconds. So requests go by what happens: n streams that are idle
-for long take n / 22 of them a second, however often one looks, and the folder a listing each 30
-seconds, one request for 1,000 names. A first look takes the few requests of an open per stream.
+The folder is listed, and each stream in it is polled, again after a sixteenth of the time since its
+last change, at most after `LATE_S` seconds. So requests depend on changes, not on how often a
+caller looks: n streams that are idle for long take n / 22 requests a second, and the folder one
+listing every 30 seconds, a request for 1,000 names. The first look opens each stream.
 
-A folder without a stream, which may get one, is asked as one that is idle. The names of a listing
-may be old: a stream is gone only when its own log says so.
+An inner folder without a stream is polled like an idle one, since it may get a stream. A listing
+may be stale: a stream is gone only when its own log says so.
 """
 
 import re
@@ -30,7 +30,7 @@ from segstore_ds.read.request import Among, plan_reading
 from segstore_ds.status.epochs import merge_spark_json, stream_schema
 from segstore_ds.storage import Storage, find_inner, open_storage, split_pattern
 
-LATE_S = 30.0  # an event, or a stream, is seen so late at most
+LATE_S = 30.0  # a new event, or a new stream, is seen within this time
 IDLE_SHARE = 16
 AT_ONCE = 16
 STREAM_COLUMN = "stream"
@@ -44,7 +44,7 @@ def parse_common_cut(given: CutLike) -> Cut:
     cut = parse_cut(given)
     if cut.kind not in _CUTS:
         raise InvalidInputError(
-            "this cut is a place in one stream",
+            "cut has no meaning for several streams",
             remedy="give 'head', 'tail', a time, or 'eventtime:TIME'",
             cut=given,
         )
@@ -52,19 +52,19 @@ def parse_common_cut(given: CutLike) -> Cut:
 
 
 class _Pace:
-    """When to look again: the longer there was no news, the later."""
+    """When to look again: the longer there was no change, the later."""
 
     def __init__(self) -> None:
-        self.news_s = self.due_s = float("-inf")
+        self.changed_s = self.due_s = float("-inf")
 
-    def looked(self, now_s: float, *, news: bool) -> None:
-        """Count a look that has found news, or none."""
-        if news or self.news_s < 0:
-            self.news_s = now_s
-        self.due_s = now_s + min((now_s - self.news_s) / IDLE_SHARE, LATE_S)
+    def looked(self, now_s: float, *, changed: bool) -> None:
+        """Note a look, and whether it saw a change."""
+        if changed or self.changed_s < 0:
+            self.changed_s = now_s
+        self.due_s = now_s + min((now_s - self.changed_s) / IDLE_SHARE, LATE_S)
 
 
-class _Member:
+class _InnerFolder:
     """A folder in the folder: its stream as it was seen last, if it holds one."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
@@ -74,13 +74,13 @@ class _Member:
         self.context = new_context(StreamLog(storage, clock=clock))
 
     def ask(self, *, acknowledged: bool) -> None:
-        """Look for news; a stream that was dropped is gone, and one in its place comes next."""
+        """Look for a change; after a drop, the next call finds a stream created in its place."""
         before, now_s = self.root, self._clock.boot_s()
         try:
             self.root = self._find(acknowledged=acknowledged)
         except NotFoundError:
             self.root, self.context = None, new_context(StreamLog(self._storage, clock=self._clock))
-        self.pace.looked(now_s, news=self.root is not before)
+        self.pace.looked(now_s, changed=self.root is not before)
 
     def _find(self, *, acknowledged: bool) -> Root:
         newest, shown = self.context.log.follow(), self.root
@@ -106,7 +106,7 @@ class StreamFolder:
         self._storage, self._pattern, self._acknowledged = storage, pattern, acknowledged
         self._fits = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL).fullmatch
         self._pace, self._listed = _Pace(), frozenset[str]()
-        self._members: dict[str, _Member] = {}
+        self._inner: dict[str, _InnerFolder] = {}
 
     @classmethod
     def open(
@@ -133,39 +133,39 @@ class StreamFolder:
         return self._storage.sibling(find_inner(self._storage.url, name) or "")
 
     def apart(self, *, acknowledged: bool) -> Self:
-        """Return the same folder as nobody has looked at it."""
+        """Return the same folder, as before the first look."""
         return type(self)(self._storage, self._pattern, acknowledged=acknowledged, clock=self.clock)
 
     def look(self, *, whole: bool = False) -> None:
-        """Look for streams and events that are new where it is time to, or everywhere."""
+        """Look for new streams and events where a look is due; with `whole`, everywhere."""
         now_s = self.clock.boot_s()
         if whole or self._pace.due_s <= now_s:
             names = frozenset(filter(self._fits, self._storage.folders("")))
-            self._pace.looked(now_s, news=names != self._listed)
+            self._pace.looked(now_s, changed=names != self._listed)
             self._listed = names
-            for name in names - self._members.keys():
+            for name in names - self._inner.keys():
                 if find_inner(self._storage.url, name) is not None:
-                    self._members[name] = _Member(self.inner(name), self.clock)
-        due = [one for one in self._members.values() if whole or one.pace.due_s <= now_s]
+                    self._inner[name] = _InnerFolder(self.inner(name), self.clock)
+        due = [one for one in self._inner.values() if whole or one.pace.due_s <= now_s]
 
-        def ask(member: _Member) -> None:
-            member.ask(acknowledged=self._acknowledged)
+        def ask(inner: _InnerFolder) -> None:
+            inner.ask(acknowledged=self._acknowledged)
 
         if len(due) > 1 and self._storage.profile.is_far:
             with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="segstore-look") as threads:
                 list(threads.map(ask, due))
         else:
-            for member in due:
-                ask(member)
-        for name in self._members.keys() - self._listed:
-            if self._members[name].root is None:
-                del self._members[name]
+            for inner in due:
+                ask(inner)
+        for name in self._inner.keys() - self._listed:
+            if self._inner[name].root is None:
+                del self._inner[name]
 
     @property
     def streams(self) -> dict[str, tuple[StreamContext, Root]]:
-        """The streams that there are, by their names, as `look` has seen them."""
-        members = sorted(self._members.items())
-        return {name: (one.context, one.root) for name, one in members if one.root is not None}
+        """The streams by name, as the last `look` saw them."""
+        inner = sorted(self._inner.items())
+        return {name: (one.context, one.root) for name, one in inner if one.root is not None}
 
     def whole(self) -> dict[str, tuple[StreamContext, Root]]:
         """Look everywhere and return the streams.
@@ -181,9 +181,9 @@ class StreamFolder:
 
 @dataclass(frozen=True)
 class Together:
-    """One version of each of some streams; `column` is the one of their names.
+    """Several streams, each at one version; `column` is the column of their names.
 
-    `columns` are some that the streams together have in any case.
+    The merged schema has `columns` in any case.
     """
 
     streams: Mapping[str, tuple[StreamContext, Root]]
@@ -192,17 +192,17 @@ class Together:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of all streams: by name, with the types that hold those of each.
+        """The columns of all streams, merged by name to types that hold the values of each.
 
         Raises:
-            SchemaMismatchError: Two streams have a column whose types no type holds.
-            InvalidInputError: A stream has a column named as that of the names.
+            SchemaMismatchError: No type holds the values of a column in two streams.
+            InvalidInputError: A stream has a column with the name of `column`.
         """
         merged, owners = self.columns or pa.schema([]), dict[str, str]()
         for name, (schema, _) in self._own.items():
             if self.column in schema.names:
                 raise InvalidInputError(
-                    "a stream has a column with the name of the column of streams' names",
+                    "a stream has a column with the name of the stream column",
                     remedy="choose another name as stream_column",
                     column=self.column,
                     stream=name,
@@ -217,12 +217,12 @@ class Together:
 
     @property
     def spark_schema(self) -> str | None:
-        """Spark's JSON of those columns that have the type of some stream."""
+        """Spark's JSON of the columns whose type is that of some stream."""
         return merge_spark_json(self.schema, [*self._own.values()])
 
     @cached_property
     def _own(self) -> dict[str, tuple[pa.Schema, str | None]]:
-        """The columns of the streams; of those that have the same only the first."""
+        """The columns of each stream; only the first of streams with equal columns."""
         seen, found = set(), {}
         for name, (context, root) in self.streams.items():
             texts = context.status.schema_texts(root.epoch)
@@ -239,9 +239,9 @@ class Together:
         spans: Mapping[str, tuple[int, int]] | None = None,
         **how: Any,
     ) -> list[Plan]:
-        """Plan to read each stream between the same cuts, or some between their own offsets.
+        """Plan to read each stream between two cuts, or the streams of `spans` between offsets.
 
-        `how` is as `plan_reading` takes it. A stream whose name the filters rule out has no events.
+        `how` goes to `plan_reading`. If the filters rule out a stream's name, its range is empty.
         """
         for cut in (start, end):
             parse_common_cut(cut)
@@ -259,7 +259,7 @@ def _clash(error: SchemaMismatchError, name: str, owners: Mapping[str, str]) -> 
     place = str(error.fields.get("stream_column", error.fields["column"]))
     others = [own for one, own in owners.items() if f"{place}.".startswith(f"{one}.")]
     return SchemaMismatchError(
-        f"two streams do not go together: {error.fact}",
+        f"columns of two streams do not fit together: {error.fact}",
         remedy="rename or replace the column in one of them, or read them one by one",
         **error.fields,
         stream=name,

@@ -1,1 +1,1 @@
-"""Filters: what users give, the conditions that it implies, and how both are applied to rows."""
+"""Filters: what users give, the conditions that follow, and how both are applied to rows."""

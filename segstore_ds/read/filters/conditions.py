@@ -108,12 +108,12 @@ class RowTest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What rows must satisfy, all of it; nothing keeps every row. Picklable."""
+    """What every row must satisfy; without conditions, every row is kept. Picklable."""
 
-    conditions: tuple[Condition, ...] = ()  # conditions on one column each
-    # Groups of alternatives; of each group one must hold.
+    conditions: tuple[Condition, ...] = ()  # each on one column
+    # Groups of alternatives; at least one of each group must hold.
     any_of: tuple[tuple["Filters", ...], ...] = ()
-    # Expressions of Arrow and of Polars. What they imply is in the other two.
+    # Expressions of Arrow and of Polars. The other two fields have the conditions that they imply.
     expressions: tuple["RowTest", ...] = ()
 
     @property
@@ -138,7 +138,7 @@ class Filters:
         )
 
     def where(self, column: str, value: pa.Array) -> "Filters | None":
-        """Return what is left to ask where a column has one value; None if no row passes there."""
+        """Return what remains if a column has one value everywhere; None if no row passes."""
         left, groups = [], []
         for condition in self.conditions:
             if condition.column != column:
@@ -153,15 +153,15 @@ class Filters:
                 groups.append(tuple(found))
         return Filters(tuple(left), tuple(groups), self.expressions)
 
-    def may_match(self, known: Mapping[str, Bounds], rows: int) -> bool:
-        """Return False only if none of some rows passes, by the bounds of some columns."""
+    def may_match(self, bounds: Mapping[str, Bounds], rows: int) -> bool:
+        """Return False only if no row passes, by the bounds of some columns in so many rows."""
         return (
             rows > 0
             and all(
-                condition.column not in known or condition.may_match(known[condition.column], rows)
-                for condition in self.conditions
+                one.column not in bounds or one.may_match(bounds[one.column], rows)
+                for one in self.conditions
             )
-            and all(any(each.may_match(known, rows) for each in group) for group in self.any_of)
+            and all(any(each.may_match(bounds, rows) for each in group) for group in self.any_of)
         )
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -172,7 +172,7 @@ class Filters:
         kept = batch.num_rows if mask is None else mask.true_count
         if kept < batch.num_rows:
             batch = batch.filter(mask) if kept else batch.slice(0, 0)
-        # Last, on fewer rows.
+        # Expressions are slower, so they come last, on fewer rows.
         for expression in self.expressions if kept else ():
             batch = expression.apply(batch)
         return batch
@@ -227,7 +227,7 @@ def _compare_with_nan(array: pa.Array, op: str) -> pa.Array:
         return is_nan
     if op in {"!=", "<"}:
         return pc.invert(is_nan)
-    # Every value is <= NaN and none is above it; nulls stay unknown.
+    # Every value is <= NaN and none is above it; the result for null is null.
     return pc.or_(is_nan, pc.invert(is_nan)) if op == "<=" else pc.and_not(is_nan, is_nan)
 
 
@@ -279,11 +279,11 @@ _PRUNING: dict[str, Callable[[Any, Any, Any], bool]] = {
 OPS = frozenset((*_PRUNING, "in", "not in", "is null", "is not null"))
 OPPOSITE = {"==": "!=", "<": ">=", "<=": ">", "in": "not in", "is null": "is not null"}
 OPPOSITE |= {other: op for op, other in OPPOSITE.items()}
-TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}  # its operands
 
 
 def all_of(filters: Sequence[Filters]) -> Filters:
-    """Return the filters that must all hold as one."""
+    """Return one filter that holds where all of these hold."""
     return Filters(
         tuple(condition for each in filters for condition in each.conditions),
         tuple(group for each in filters for group in each.any_of),
@@ -292,7 +292,7 @@ def all_of(filters: Sequence[Filters]) -> Filters:
 
 
 def some_of(filters: Sequence[Filters]) -> Filters:
-    """Return the filters of which one must hold."""
+    """Return one filter that holds where at least one of these holds."""
     if not all(filters):
         return Filters()  # one of them keeps every row
     if len(filters) == 1:

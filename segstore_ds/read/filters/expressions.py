@@ -1,8 +1,8 @@
-"""Filters as expressions of Arrow, which means what it means in pyarrow and is applied by Arrow.
+"""Expressions of Arrow as filters: Arrow itself applies them, so they mean the same in pyarrow.
 
-Only NaN's place differs from other filters: Arrow compares it with nothing. Rows for which an
-expression is null are dropped. What an expression consists of, pyarrow tells only where it
-serializes one: as lines of text, beside the constants.
+They differ from other filters only in NaN, which Arrow does not order. Rows for which an expression
+is null are dropped. pyarrow shows the structure of an expression only in its serialized form: as
+lines of text, beside the constants.
 """
 
 import re
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.read.filters.conditions import TURNED, Filters
+from segstore_ds.read.filters.conditions import SWAPPED, Filters
 from segstore_ds.read.filters.implied import UNKNOWN, Node, columns_of, implied_filters
 
 _LINE = re.compile(r"(call|end|field_ref|nested_field_ref|literal|options): '(.*)'")
@@ -55,7 +55,7 @@ class Expression:
 
 
 def bind(expression: pc.Expression, schema: pa.Schema) -> Filters:
-    """Check an expression against a schema, and return it with what it implies."""
+    """Check an expression against a schema, and return it with the conditions that it implies."""
     node, names = _understand(expression, schema)
     try:
         _filter(expression, no_rows(schema))
@@ -76,14 +76,14 @@ def _understand(expression: pc.Expression, schema: pa.Schema) -> tuple[Node, set
     try:
         node = _parse(expression, schema)
         return node, columns_of(node)
-    except RecursionError:  # Arrow goes deeper than Python
+    except RecursionError:  # Arrow nests deeper than Python recurses
         return (UNKNOWN,), {*schema.names}
 
 
 def _parse(expression: pc.Expression, schema: pa.Schema) -> Node:
     try:
         _, (serialized,) = expression.__reduce__()
-    except pa.ArrowNotImplementedError as error:  # it serializes names alone
+    except pa.ArrowNotImplementedError as error:  # pyarrow serializes only names
         raise InvalidInputError(
             "an expression names a column by its position",
             remedy="name it: pyarrow.compute.field('user')",
@@ -135,8 +135,8 @@ def _call(name: str, arguments: list[Node], schema: pa.Schema) -> Node:
     op = _OPERATORS.get(name, UNKNOWN)
     node = (op, *(each for each in arguments if each[0] != "options"))
     floats = [each for each in arguments if _floats(each, schema)]
-    if op in TURNED and op not in {"==", "!="} and floats:
-        return ("and", node, ("not", ("is nan", floats[0])))  # ours is above every number
+    if op in SWAPPED and op not in {"==", "!="} and floats:
+        return ("and", node, ("not", ("is nan", floats[0])))  # our NaN is above every number
     return node
 
 
@@ -153,7 +153,7 @@ def _text(expression: pc.Expression) -> str:
 
 
 def no_rows(fields: Iterable[pa.Field]) -> pa.RecordBatch:
-    """Return a batch of columns without a row."""
+    """Return a batch of some columns without a row."""
     schema = pa.schema(list(fields))
     return pa.record_batch([pa.array([], each.type) for each in schema], schema=schema)
 

@@ -19,18 +19,18 @@ from segstore_ds.read.filters.text import EXAMPLE, parse_text
 
 
 class ArrowExpression(Protocol):
-    """What a `pyarrow.compute.Expression` is to a type checker, which may know no Arrow."""
+    """A `pyarrow.compute.Expression` for a type checker, which may not know Arrow."""
 
     def is_valid(self) -> Any:
         """Return the expression of whether it is not null."""
 
 
 class PolarsExpression(Protocol):
-    """What a `polars.Expr` is to a type checker, where there may be no Polars."""
+    """A `polars.Expr` for a type checker, which may not know Polars."""
 
     @property
     def meta(self) -> Any:
-        """What the expression consists of."""
+        """The structure of the expression."""
 
 
 FilterLike: TypeAlias = (
@@ -47,11 +47,11 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
 
     Expressions are those of Arrow and of Polars, also among the conditions of a list.
 
-    A text is an expression such as ``n > 3 and user == 'ada'``, or JSON of such lists. Filters that
-    were parsed before stay. Of lists of such lists one must hold. The null tests take no
-    literal; ``in`` and ``not in`` take a list. None or an empty list keeps every row. Literals are
-    typed by `schema`, the stream's schema in normal form. An InvalidInputError names what would be
-    valid.
+    A text is an expression such as ``n > 3 and user == 'ada'``, or JSON of such lists. Parsed
+    filters are returned as they are. In a list of lists of conditions, one of the lists must hold.
+    The null tests take no literal; ``in`` and ``not in`` take a list. None or an empty list keeps
+    every row. Literals are typed by `schema`, the stream's schema in normal form. An
+    InvalidInputError names what would be valid.
     """
     if isinstance(filters, Filters):
         return filters
@@ -80,7 +80,7 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
     )
 
 
-# How Polars prints its expressions, and pyarrow those that are no filter as a text anyway.
+# How Polars prints expressions, and how pyarrow prints those that can't be parsed as a text.
 _PRINTED = re.compile(
     r"""\[\(|.*\bcol\("[^"]*"\)[.)\]]|.*\b\w+\([^'"]*\{|.*\binvert\(""", re.DOTALL
 )
@@ -95,7 +95,7 @@ def _printed(text: str) -> InvalidInputError:
 
 
 def _bind_expression(filters: Any, schema: pa.Schema) -> Filters | None:
-    # Who has an expression of a library has loaded the library; another thread may be about to.
+    # An expression exists only if its library is loaded; another thread may be loading one.
     arrow, polars = map(sys.modules.get, ("pyarrow.compute", "polars"))
     if isinstance(filters, getattr(arrow, "Expression", ())):
         return _parse_with("expressions.bind", filters, schema)
@@ -112,7 +112,7 @@ def _parse_with(name: str, filters: Any, schema: pa.Schema) -> Filters:
 
 
 def _are_alternatives(conditions: Sequence[Any]) -> bool:
-    """Tell lists of conditions, of which one must hold, from a list of conditions."""
+    """Tell whether these are lists of conditions, of which one must hold, not conditions."""
     return bool(conditions) and all(
         isinstance(each, list | tuple)
         and each
@@ -135,7 +135,7 @@ _SYNONYMS = {"=": "==", "startswith": "starts with"}
 
 
 def _parse_condition(schema: pa.Schema, condition: Any) -> Filters:
-    """Return the filter that a list says; an InvalidInputError names what would be valid."""
+    """Return the filter of one list; an InvalidInputError names what would be valid."""
     parts = list(condition) if isinstance(condition, list | tuple) else []
     if len(parts) not in {2, 3} or not isinstance(parts[0], str) or not isinstance(parts[1], str):
         raise InvalidInputError(
@@ -159,7 +159,7 @@ def _find_field(name: str, schema: pa.Schema) -> pa.Field:
     index = schema.get_field_index(name)
     if index >= 0:
         return schema.field(index)
-    import difflib  # noqa: PLC0415 - for an error alone
+    import difflib  # noqa: PLC0415 - only for an error
 
     folded = {known.casefold(): known for known in schema.names}
     near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.0)

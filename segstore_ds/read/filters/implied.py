@@ -1,7 +1,7 @@
-"""What an expression of Arrow or Polars implies for rows, so that segments can be skipped by it.
+"""The conditions that an expression of Arrow or Polars implies, so that segments can be skipped.
 
-The expression's own library applies it exactly. So the filters need only keep every row for which
-it is true: what is not understood keeps all rows. A node is a tuple of an operator and its
+The expression's own library applies it exactly. So these filters only have to keep every row for
+which it is true: what is not understood keeps all rows. A node is a tuple of an operator and its
 operands, which are nodes as well. A comparison of a column with a literal becomes a condition if
 the column's type holds the literal exactly.
 """
@@ -15,7 +15,7 @@ from pyarrow import types as t
 from segstore_ds.format.bounds import EXACT_FLOAT
 from segstore_ds.read.filters.conditions import (
     OPPOSITE,
-    TURNED,
+    SWAPPED,
     Condition,
     Filters,
     all_of,
@@ -30,10 +30,10 @@ UNKNOWN = "?"  # the operator of anything else
 
 
 def implied_filters(node: Node, schema: pa.Schema) -> Filters:
-    """Return filters that every row passes for which a node is true."""
+    """Return filters that keep every row for which a node is true."""
     try:
         return _implied(node, schema, truth=True)
-    except RecursionError:  # libraries go deeper than Python
+    except RecursionError:  # libraries nest deeper than Python recurses
         return Filters()
 
 
@@ -44,9 +44,9 @@ def _implied(node: Node, schema: pa.Schema, *, truth: bool) -> Filters:
             return all_of(sides) if (word == "and") == truth else some_of(sides)
         case ("not", inner):
             return _implied(inner, schema, truth=not truth)
-        case (op, ("value", _) as value, ("column", _) as column) if op in TURNED:
-            return _implied((TURNED[op], column, value), schema, truth=truth)
-        case (op, ("column", name), ("value", value)) if op in TURNED:
+        case (op, ("value", _) as value, ("column", _) as column) if op in SWAPPED:
+            return _implied((SWAPPED[op], column, value), schema, truth=truth)
+        case (op, ("column", name), ("value", value)) if op in SWAPPED:
             return _compare(schema, name, op if truth else OPPOSITE[op], value)
         case ("column", name):
             return _condition(schema, name, "==", pa.array([truth]))
@@ -81,7 +81,7 @@ def _compare(schema: pa.Schema, name: str, op: str, value: pa.Array) -> Filters:
     number = value[0].as_py() if len(value) == 1 and whole and t.is_float64(value.type) else None
     if number is None:
         return _condition(schema, name, op, value)
-    # Whole numbers are compared as floats.
+    # The library compares whole numbers with a float as floats.
     if not abs(number) < EXACT_FLOAT:
         return Filters()
     if number.is_integer():
@@ -93,7 +93,7 @@ def _compare(schema: pa.Schema, name: str, op: str, value: pa.Array) -> Filters:
 
 
 def _condition(schema: pa.Schema, name: str, op: str, values: pa.Array) -> Filters:
-    """Return a condition; nothing if a literal is not one of the column's type."""
+    """Return a condition; none if the column's type does not hold a literal."""
     data_type = schema.field(name).type
     literals = tuple(dict.fromkeys(_literal(value, data_type) for value in values))
     many = op in {"in", "not in"}

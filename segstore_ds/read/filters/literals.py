@@ -30,7 +30,7 @@ _ERRORS = (
 Literal = bool | int | float | str | bytes | Decimal
 
 _EPOCH = date(1970, 1, 1)
-_FINER = re.compile(r"(?<=[.,][0-9]{6})[0-9]{1,3}(?![0-9])")  # digits that Python does not take
+_FINER = re.compile(r"(?<=[.,][0-9]{6})[0-9]{1,3}(?![0-9])")  # digits that Python does not parse
 
 
 def parse_literal(value: Any, data_type: pa.DataType) -> Literal:
@@ -160,7 +160,7 @@ _SPECIAL_FLOATS = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf
 _EXACT = Context(prec=76, traps=[Inexact, InvalidOperation, Overflow])
 
 _Applies = Callable[[pa.DataType], bool]
-# For each type: what makes a literal of a value, and which values it takes.
+# For each type: the function that converts a value to a literal, and which values it accepts.
 _TYPES: tuple[tuple[_Applies, Callable[[Any, pa.DataType], Literal], str], ...] = (
     (t.is_boolean, _boolean, "true or false"),
     (t.is_integer, _integer, "a whole number within the column's range"),

@@ -1,7 +1,7 @@
-"""Filters as expressions of Polars, which mean what they mean in Polars and are applied by it.
+"""Expressions of Polars as filters: Polars itself applies them, so they mean the same there.
 
-A predicate's tree is read from its JSON, which another Polars may write otherwise: what is not
-understood is left out, and more is read.
+The conditions that a predicate implies are read from its JSON, whose form depends on the version of
+Polars: what is not understood is left out, and more segments are read.
 """
 
 import json
@@ -35,13 +35,13 @@ _BETWEEN = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "No
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predicate:
-    """A predicate as Polars would hand it to a scan; picklable."""
+    """A predicate as Polars would pass it to a scan; picklable."""
 
     expression: Any = field(repr=False)  # the expression, its literals typed by Polars
     schema: pa.Schema  # the columns that it needs, in normal form
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows for which it is true, in order; `batch` itself if it is for all."""
+        """Return the rows for which it is true, in order; `batch` itself if it is true for all."""
         polars, own = load("polars"), batch.select(self.schema.names)
         check_texts(own)
         try:
@@ -69,12 +69,12 @@ def parse_predicate(expression: Any, schema: pa.Schema) -> Filters:
     needed = predicate.meta.root_names() or schema.names[:1]
     own = pa.schema([schema.field(name) for name in dict.fromkeys(needed)])
     bound = Predicate(predicate, own)
-    bound.apply(no_rows(own))  # some types are compared only now
+    bound.apply(no_rows(own))  # Polars checks some types only when it compares
     return replace(implied_by(predicate, schema), expressions=(bound,))
 
 
 def _as_pushed(expression: Any, empty: Any) -> Any:
-    """Return a predicate as Polars pushes it down to a scan; None if it does not."""
+    """Return a predicate as Polars pushes it down to a scan; None if Polars does not."""
     found: list[Any] = []
 
     def source(_columns: Any, predicate: Any, _rows: Any, _size: Any) -> Iterator[Any]:
@@ -84,7 +84,7 @@ def _as_pushed(expression: Any, empty: Any) -> Any:
     plugins = load("polars.io.plugins")
     query = plugins.register_io_source(source, schema=empty.schema).filter(expression)
     if not query.explain().startswith("PYTHON SCAN"):
-        return None  # all of it, or a part, is left to a step behind the scan
+        return None  # Polars applies all of it, or a part, after the scan
     query.collect()
     return found[0] if found else None
 
@@ -99,11 +99,11 @@ def _not_valid(expression: Any, error: Exception) -> InvalidInputError:
 
 
 def implied_by(predicate: Any, schema: pa.Schema) -> Filters:
-    """Return filters that every row passes for which a predicate of Polars is true."""
+    """Return filters that keep every row for which a predicate of Polars is true."""
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
         return implied_filters(_read(tree, schema), schema)
-    except RecursionError:  # Polars goes deeper than Python
+    except RecursionError:  # Polars nests deeper than Python recurses
         return Filters()
 
 
@@ -114,7 +114,7 @@ def _read(tree: Any, schema: pa.Schema) -> Node:
         case {"Cast": {"expr": {"Column": str(name)}, "dtype": {"Literal": "Int64" | "Float64"}}}:
             place = schema.get_field_index(name)
             whole = place >= 0 and t.is_integer(schema.field(place).type)
-            return ("column", name) if whole else (UNKNOWN,)  # no value changes
+            return ("column", name) if whole else (UNKNOWN,)  # the cast changes no value
         case {"BinaryExpr": {"op": str(op), "left": left, "right": right}}:
             return _binary(op, _read(left, schema), _read(right, schema))
         case {"Function": {"input": [column, *operands], "function": {"Boolean": test}}}:
@@ -135,7 +135,7 @@ def _binary(op: str, left: Node, right: Node) -> Node:
         case "EqValidity" | "NotEqValidity", ("column", _), ("value", value):
             if len(value) != 1 or value.null_count:
                 return (UNKNOWN,)
-            # Null is another value than any literal.
+            # Here null is a value that differs from every literal.
             equal = ("and", ("==", left, right), ("not", ("is null", left)))
             return equal if op == "EqValidity" else ("not", equal)
     return (_OPERATORS.get(op, UNKNOWN), left, right)
@@ -163,7 +163,7 @@ _TESTS: dict[str, Callable[[Node], Node]] = {
 
 
 def _values(tree: Any) -> pa.Array | None:
-    """Return the value of a literal, or those that it lists; None if it is something else."""
+    """Return the value of a literal, or the values of a list; None if it is something else."""
     match tree:
         case {"Literal": {"Scalar": {"Float64": float(number)}}}:
             return pa.array([number])

@@ -1,8 +1,8 @@
 """Filters as a short text: ``n > 3 and user == 'ada'``, in a grammar of their own.
 
-Names, operators and keywords may be spelled as in Python or in SQL. Whatever the grammar does not
-have is refused, so that a text never selects other rows than it says. Between quotes every
-character stands for itself; only a doubled quote is one quote.
+Names, operators and keywords may be spelled as in Python or in SQL. Anything else is refused, so
+that a text never selects other rows than it says. Between quotes every character stands for itself;
+only a doubled quote is one quote.
 """
 
 import re
@@ -11,10 +11,10 @@ from decimal import Decimal
 from typing import Any, NamedTuple, NoReturn
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.read.filters.conditions import OPPOSITE, TURNED, Filters, all_of, some_of
+from segstore_ds.read.filters.conditions import OPPOSITE, SWAPPED, Filters, all_of, some_of
 
 EXAMPLE = """n > 3 and user in ('ada', 'bob') and ts is not null"""
-MOST_PARENTHESES = 50  # within each other
+MOST_PARENTHESES = 50  # nested
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 )
 _LITERALS = {"true": True, "false": False, "null": None, "none": None}
 _RESERVED = {"and", "or", "not", "in", "is"}
-_COMPARISONS = {"=": "==", "<>": "!="} | {op: op for op in TURNED}
+_COMPARISONS = {"=": "==", "<>": "!="} | {op: op for op in SWAPPED}
 _HELP = {
     **dict.fromkeys(("&", "|", "!", "~"), "write and, or, not"),
     **dict.fromkeys(("#", "/"), "there are no comments and no calculations"),
@@ -62,19 +62,19 @@ class _Parser:
 
     def parse(self) -> Filters:
         """Return what the whole text says."""
-        found = self._either(truth=True)
+        found = self._disjunction(truth=True)
         if self._next.kind != "end":
             self._refuse()
         return found
 
-    # Each returns the filter that it reads, or the filter's negation.
-    def _either(self, *, truth: bool) -> Filters:
-        parts = [self._every(truth=truth)]
+    # Each method returns the filter that it parses or, if `truth` is false, its negation.
+    def _disjunction(self, *, truth: bool) -> Filters:
+        parts = [self._conjunction(truth=truth)]
         while self._take("or"):
-            parts.append(self._every(truth=truth))
+            parts.append(self._conjunction(truth=truth))
         return some_of(parts) if truth else all_of(parts)
 
-    def _every(self, *, truth: bool) -> Filters:
+    def _conjunction(self, *, truth: bool) -> Filters:
         parts = [self._test(truth=truth)]
         while self._take("and"):
             parts.append(self._test(truth=truth))
@@ -86,8 +86,8 @@ class _Parser:
         if self._take("("):
             self._depth += 1
             if self._depth > MOST_PARENTHESES:
-                self._refuse(f"more than {MOST_PARENTHESES} parentheses lie within each other")
-            found = self._either(truth=truth)
+                self._refuse(f"more than {MOST_PARENTHESES} parentheses are nested")
+            found = self._disjunction(truth=truth)
             self._depth -= 1
             self._expect(")")
             return found
@@ -96,13 +96,13 @@ class _Parser:
         return self._compare(column, truth=truth) if test is None else test
 
     def _column_test(self, column: _Column, *, truth: bool) -> Filters | None:
-        """Return a test of a column that is no comparison; None if another token follows."""
+        """Return a test of a column that is no comparison; None if no such test follows."""
         if self._take("."):
             return self._method(column, truth=truth)
         if self._take("is"):
             op = "is not null" if self._take("not") is truth else "is null"
             if not self._take("null", "none"):
-                self._refuse("is compares with null alone")
+                self._refuse("is compares only with null")
             return self._condition([column, op])
         negated = self._take("not")
         truth = truth is not negated
@@ -122,8 +122,8 @@ class _Parser:
     def _method(self, column: _Column, *, truth: bool) -> Filters:
         if not self._is("startswith"):
             self._refuse(
-                f"a column with a point in its name is col('{column}.{self._next.value[:50]}'); a "
-                "field of a struct needs an expression of pyarrow or Polars"
+                f"write a name with a dot as col('{column}.{self._next.value[:50]}'); a field of a "
+                "struct needs an expression of pyarrow or Polars"
             )
         self._step()
         return self._starts(column, self._one_in_parentheses(), truth=truth)
@@ -132,24 +132,24 @@ class _Parser:
         pattern = self._literal()
         prefix = str(pattern).removesuffix("%")
         if not isinstance(pattern, str) or any(sign in prefix for sign in "%_\\"):
-            self._refuse("like knows prefixes alone, as in like 'ad%'")
+            self._refuse("like supports only prefixes, as in like 'ad%'")
         if prefix == pattern:
             return self._condition([column, "==" if truth else "!=", pattern])
         return self._starts(column, prefix, truth=truth)
 
     def _starts(self, column: _Column, prefix: Any, *, truth: bool) -> Filters:
         if not truth:
-            self._refuse("not can't be applied to a prefix")
+            self._refuse("a test of a prefix can't be negated")
         return self._condition([column, "starts with", prefix])
 
     def _compare(self, left: Any, *, truth: bool) -> Filters:
-        """Return comparisons, each of a column with a literal; or a column of booleans."""
+        """Return the comparisons of a chain, of columns with literals; or a boolean column."""
         found = []
         while op := self._comparison():
             right = self._operand()
             column, literal = left, right
             if isinstance(right, _Column):
-                op, column, literal = TURNED[op], right, left
+                op, column, literal = SWAPPED[op], right, left
             if not isinstance(column, _Column) or isinstance(literal, _Column):
                 self._refuse("a comparison needs a column and a literal")
             found.append(self._joined(column, [(op, literal)], truth=truth))
@@ -199,7 +199,7 @@ class _Parser:
         return self._literal()
 
     def _literal(self) -> Any:
-        """Return a literal, which may lie in parentheses."""
+        """Return a literal, which may be in parentheses."""
         opened = 0
         while self._take("("):
             opened += 1
@@ -235,7 +235,7 @@ class _Parser:
         return found
 
     def _scan(self) -> _Token:
-        """Return the token at the place where reading is."""
+        """Return the next token of the text."""
         match = _TOKEN.match(self._text, self._place)
         if match is None or match.lastgroup is None:
             rest = self._text[self._place :].lstrip()
