@@ -149,7 +149,7 @@ def test_files_that_the_source_page_names_exist():
 
 
 def test_servers_and_least_versions_of_the_stores_page_are_those_of_the_code():
-    page = (ROOT / "segstore_ds/docs/operate.md").read_text()
+    page = (ROOT / "segstore_ds/docs/stores.md").read_text()
     for program in PROGRAMS:
         assert f"| {program.name} | {program.version}" in page
     for store in STORES.values():
