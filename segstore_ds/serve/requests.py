@@ -1,7 +1,7 @@
 """What a call of a client may do, and what it asks for.
 
-Bearer tokens, one a line of a file, may read or also write. A Flight command or ticket is a JSON
-object.
+Bearer tokens are the lines of a file, each with the right to read or to write. A Flight command or
+ticket is a JSON object.
 """
 
 import hmac
@@ -16,7 +16,7 @@ from segstore_ds.errors import InvalidInputError
 
 RIGHTS = ("read", "write")  # who may write may also read
 MIDDLEWARE = "segstore"
-# Field -> the types that its value may have. What a scan takes is checked by the scan.
+# Field -> the types that its value may have. The scan itself checks the values.
 _CUT = (int, str)
 SCAN_FIELDS: Mapping[str, tuple[type, ...]] = {
     "stream": (str,),
@@ -52,9 +52,9 @@ class Caller(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Looks at the header `authorization: Bearer TOKEN` of each call.
+    """Checks the header `authorization: Bearer TOKEN` of each call.
 
-    Without tokens everybody may do everything that the server offers.
+    Without tokens, everyone may do everything that the server offers.
     """
 
     def __init__(self, tokens: Sequence[tuple[str, bytes]]) -> None:
@@ -67,7 +67,7 @@ class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             return Caller("write")
         given = {name.lower(): values for name, values in headers.items()}
         scheme, _, token = given.get("authorization", [""])[0].partition(" ")
-        # Every token is compared, and in constant time: the time tells nothing of them.
+        # Every token is compared, in constant time, so the time reveals nothing about them.
         right = ""
         for allowed, known in self._tokens:
             if hmac.compare_digest(token.strip().encode(), known) and scheme.lower() == "bearer":
@@ -108,13 +108,13 @@ def parse_request(
         found = None
     if not isinstance(found, dict):
         raise InvalidInputError(
-            "a request must be a JSON object", remedy=f"with fields of {', '.join(fields)}"
+            "a request is not a JSON object", remedy=f"its fields may be {', '.join(fields)}"
         )
     found = {name: value for name, value in found.items() if value is not None}
     for name, value in found.items():
         if name not in fields:
             raise InvalidInputError(
-                "unknown field in a request", remedy=f"known are {', '.join(fields)}", field=name
+                "unknown field in a request", remedy=f"use one of {', '.join(fields)}", field=name
             )
         wrong = isinstance(value, bool) and bool not in fields[name]
         if wrong or not isinstance(value, fields[name]):
@@ -132,7 +132,7 @@ def parse_request(
 
 
 def is_follow(text: bytes) -> bool:
-    """Tell whether a ticket asks for what will come, too."""
+    """Tell whether a ticket asks to follow a stream."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

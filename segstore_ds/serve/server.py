@@ -2,7 +2,7 @@
 
 A stream has a name. A descriptor is the name as its path, or a JSON object as its command
 (`requests`). The endpoints of a scan are parts of one version, so clients may read them in any
-order and at once. Tickets are JSON as well: a client may write its own, and following needs one.
+order and in parallel. Tickets are JSON as well: a client may write its own, as it must to follow.
 
 The server keeps no state between calls. A client that follows keeps the offset it has reached.
 """
@@ -40,18 +40,18 @@ from segstore_ds.stream.stream import Stream
 _LOG = logging.getLogger(__name__)
 
 POLL_S = 0.05
-EVENT_BYTES = 8  # the least that an event counts of an append
-TEXT_BYTES = 1500  # of an error; gRPC sends it twice, of which once in up to three times the bytes
-# What a URL or path has before its last name.
+EVENT_BYTES = 8  # added for each event to the size of an append
+TEXT_BYTES = 1500  # of an error; gRPC sends it twice, once in up to three times as many bytes
+# The part of a URL or path before its last name.
 _FOLDERS = re.compile(r"""(?<![\w/])(?:[a-z][a-z0-9+.-]*://|/)(?:[^\s'"/]*/)*""")
 
 
 @contextmanager
 def _as_flight() -> Iterator[None]:
-    """Raise errors as those of Flight's own that it sends with a status and no Python traceback.
+    """Raise errors as Flight's own, which it sends with a status and without a Python traceback.
 
-    Clients may not know where streams are, and gRPC drops texts of more than some KiB. Of the call
-    GetSchema alone, pyarrow sends any error with its traceback: so causes are cut off.
+    Clients must not learn where streams are, and gRPC drops texts of more than a few KiB. pyarrow
+    sends errors of GetSchema with their traceback, so causes are removed.
     """
     try:
         yield
@@ -81,10 +81,10 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         location: str,  # such as `grpc://127.0.0.1:8815`; port 0 takes a free one
         *,
         tokens: Tokens,
-        writable: bool,  # whether appends are taken
-        most_calls: int,  # scans, follows and appends at a time; one more is told to come again
-        append_bytes: int,  # of one append, before compression, at least eight for each event
-        certificate: tuple[bytes, bytes] | None = None,  # PEM of it and its key, for `grpc+tls`
+        writable: bool,  # whether appends are accepted
+        most_calls: int,  # scans, follows and appends at a time; one more is to be tried again
+        append_bytes: int,  # of one append, before compression, with `EVENT_BYTES` for each event
+        certificate: tuple[bytes, bytes] | None = None,  # its PEM and that of its key, for grpc+tls
     ) -> None:
         super().__init__(
             location,
@@ -96,7 +96,7 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         self._ending = threading.Event()
 
     def shutdown(self) -> None:
-        """End the server: those that follow end at once, scans and appends run to their end."""
+        """End the server: follows end at once, scans and appends are completed."""
         self._ending.set()
         super().shutdown()
 
@@ -137,7 +137,7 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> list[flight.Result]:
         """Run the action `info`."""
         if action.type != "info":
-            raise NotFoundError("no such action", remedy="there is 'info'", action=action.type)
+            raise NotFoundError("no such action", remedy="use 'info'", action=action.type)
         found = self._find(action.body.to_pybytes().decode(errors="replace")).refresh().info()
         return [flight.Result(json.dumps(found, default=str).encode())]
 
@@ -145,7 +145,7 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.GeneratorStream:
-        """Send the events of a scan, or go on with what is appended."""
+        """Send the events of a scan, or follow a stream."""
         if is_follow(ticket.ticket):
             request = parse_request(ticket.ticket, FOLLOW_FIELDS, "stream")
             schema, batches = self._follow(context, request)
@@ -162,14 +162,14 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        """Append what is sent, in one commit, and answer with the commit as JSON.
+        """Append the events that are sent, in one commit, and answer with the commit as JSON.
 
-        `rows` says how many events come: a client that is cut off commits nothing.
+        `rows` is their number: a client that is cut off commits nothing.
         """
         caller: Caller = context.get_middleware(MIDDLEWARE)
         if not self._writable or caller.right != "write":
             raise flight.FlightUnauthorizedError(
-                "this server, or this token, takes no appends: see 'segstore serve --help'"
+                "this server, or this token, allows no appends: see 'segstore serve --help'"
             )
         request = parse_request(descriptor.command or b"", APPEND_FIELDS, "stream", "rows")
         stream, rows = self._find(request.pop("stream")), request.pop("rows")
@@ -181,11 +181,11 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
     def _sent(
         self, reader: flight.MetadataRecordBatchReader, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        came = size = 0
+        received = size = 0
         for chunk in reader:
             if chunk.data is None:
-                continue  # metadata alone, which clients may send at any time
-            came += chunk.data.num_rows
+                continue  # only metadata, which clients may send at any time
+            received += chunk.data.num_rows
             size += EVENT_BYTES * chunk.data.num_rows
             if size <= self._append_bytes:
                 size += _unpacked_bytes(chunk.data)
@@ -197,18 +197,18 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
                 )
             yield chunk.data
         # The end of a call that was cut off looks like the end of the events.
-        if came != rows:
+        if received != rows:
             raise InvalidInputError(
-                "other than the promised number of events came; nothing was appended",
+                "not the promised number of events was sent; nothing was appended",
                 promised=rows,
-                came=came,
+                received=received,
             )
 
     def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Count a call as long as its batches are taken; one too many is refused."""
+        """Count a call as long as its batches are read; refuse it if there are too many."""
         if not self._calls.acquire(blocking=False):
             raise flight.FlightUnavailableError(
-                f"the server has {self._most_calls} calls at a time already: try again"
+                f"the server already runs {self._most_calls} calls: try again later"
             )
         try:
             with _as_flight():
@@ -271,7 +271,7 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         if scan.limit is None:
             tickets = [{**how, "start": task.start, "end": task.end} for task in scan.tasks()]
             for ticket in tickets:
-                ticket.pop("limit", None)  # the range has it
+                ticket.pop("limit", None)  # the range applies it
         endpoints = [flight.FlightEndpoint(json.dumps(each).encode(), []) for each in tickets]
         exact = not (how.get("filters") or how.get("event_time"))
         rows = scan.end - scan.start if exact else -1

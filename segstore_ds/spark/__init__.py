@@ -3,8 +3,8 @@
 This package is a client of the public API. Only one guarded function in `versions` reaches the JVM,
 and what needs the JVM has a fallback, so everything works the same through Spark Connect.
 
-Spark starts its Python processes anew after an idle minute, so each loads what it needs: a helper
-is loaded when it is first used, and the format's entry points import what they call.
+Spark starts new Python processes after an idle minute, so each imports only what it needs: a helper
+is imported when it is first used, and the format's entry points import what they call.
 """
 
 from importlib import import_module

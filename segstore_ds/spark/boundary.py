@@ -2,12 +2,12 @@
 
 Spark shows an error as the text of its traceback, in a message of its own, so the traceback comes
 before our text. At the format's entry points an error therefore loses its causes and its frames
-inside segstore; the log keeps them at INFO. Options are named as Spark's users write them
+inside segstore; the log has them at INFO. Options are named as Spark's users write them
 (``mergeSchema=true``), where the engine names Python's arguments. This applies only to errors that
 segstore raises on purpose: a bug keeps its traceback.
 
-A worker that unpickles what Spark will call has read its command, and hastens the rest. It collects
-hardly any garbage until its first entry point is done, which freezes what was loaded (`workers`).
+A worker that unpickles one of these objects has read its command, and acknowledges it. It rarely
+collects garbage until its first entry point is done; then it freezes what was loaded (`workers`).
 """
 
 import functools
@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from segstore_ds.errors import SegstoreError
-from segstore_ds.spark.workers import collect_seldom, freeze_worker, hasten
+from segstore_ds.spark.workers import acknowledge, collect_seldom, freeze_worker
 
 _LOG = logging.getLogger(__name__)
-collect_seldom()  # importing this module is the first thing that Spark's processes do of ours
+collect_seldom()  # Spark's processes import this module before the rest of the package
 T = TypeVar("T")
 
 # What Spark calls.
@@ -36,7 +36,7 @@ _NO_WORK = frozenset({"streamReader", "streamWriter", "initialOffset", "stop"})
 
 @functools.cache
 def _options() -> tuple[Mapping[str, str], re.Pattern[str]]:
-    """Return the options' names by those of Python's arguments, and a pattern of the latter."""
+    """Return the options' names by those of Python arguments, and a pattern of the arguments."""
     from segstore_ds.options.arguments import snake
     from segstore_ds.options.table import PYTHON, TABLE
 
@@ -45,7 +45,7 @@ def _options() -> tuple[Mapping[str, str], re.Pattern[str]]:
 
 
 def spell_for_spark(text: str) -> str:
-    """Return a text in which Python's arguments are spelled as options.
+    """Return a text with Python arguments spelled as options.
 
     >>> spell_for_spark("set merge_schema=True, or give another writer_id")
     'set mergeSchema=true, or give another writerId'
@@ -55,10 +55,10 @@ def spell_for_spark(text: str) -> str:
 
 
 def at_boundary(cls: type[T]) -> type[T]:
-    """Make entry points raise errors as Spark should show them, and arrivals hasten the rest."""
+    """Make entry points raise errors as Spark should show them, and unpickling acknowledge."""
     for name in ENTRY_POINTS & vars(cls).keys():
         setattr(cls, name, _guarded(vars(cls)[name]))
-    cls.__setstate__ = _hastened(getattr(cls, "__setstate__", _restore))  # type: ignore[attr-defined]
+    cls.__setstate__ = _acknowledging(getattr(cls, "__setstate__", _restore))  # type: ignore[attr-defined]
     return cls
 
 
@@ -80,10 +80,10 @@ def _restore(made: Any, state: dict[str, Any]) -> None:
     vars(made).update(state)
 
 
-def _hastened(restore: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def _acknowledging(restore: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     @functools.wraps(restore)
     def call(made: Any, state: Any) -> None:
-        hasten()
+        acknowledge()
         restore(made, state)
 
     return call

@@ -1,4 +1,4 @@
-"""`open` and `copy` of a session: small work is done here, large work by Spark's tasks."""
+"""`open` and `copy` of a session: small work is done in this process, large work in Spark tasks."""
 
 import hashlib
 import inspect
@@ -29,13 +29,13 @@ from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector.jobs import CutLike, Job, cut_text, open_on_engine, plan_rows_copy
 from segstore_ds.stream.connector.reads import Storage
 
-JOB_PIECES = 64  # of a transformed copy: what a job that fails has done in vain
+JOB_PIECES = 64  # in one job of a transformed copy; a job that fails has done them in vain
 
 
 def launch(spark: SparkSession, job: Job, rows: Sequence[Any]) -> Generator[Any, None, None]:
-    """Run each row of a job in a task; an attempt that fails is made again. A `Launch`.
+    """Run each row of a job in a task, which Spark retries if it fails. A `Launch`.
 
-    What reads few bytes is run here: tasks take seconds to start after an idle minute.
+    A job that reads few bytes runs here: tasks take seconds to start after an idle minute.
     """
     if not rows or job.size(rows) <= hybrid.MOST_BYTES:
         yield from job.run(rows)
@@ -57,10 +57,10 @@ def open(  # noqa: A001 - segstore.spark.open(spark, url)
 ) -> Stream:
     """Open a stream whose compactions, copies and redactions run in Spark's tasks.
 
-    All methods are those of `segstore.open`, with the same guarantees. Of `compact`, `redact` and
+    All methods are those of `segstore.open`, with the same guarantees. For `compact`, `redact` and
     `copy_to`, this process plans and commits, and tasks read and write the segments. Work on at
-    most 16 MiB is done in this process, without a job. What the tasks of a job that failed have
-    staged is deleted by upkeep.
+    most 16 MiB is done in this process, without a job. Upkeep deletes what the tasks of a failed
+    job have staged.
 
     Args:
         spark: A session with the format registered; its storage options open the stream.
@@ -176,15 +176,15 @@ def copy(
         rows = transform(read_in_order(spark, source, **options, startCut=first, endCut=last))
         notes = HelperNotes(piece=(first, last, work.made_by))
         save(rows, target, "append", options | asked | notes.as_options())
-    if spans == [work.bounds]:  # one job of everything has committed it
+    if spans == [work.bounds]:  # a single job has copied everything and committed it
         return replace(plan().copy.to.done or Copied(0, 0, 0, 0), repeated=False)
     return work.commit()
 
 
 def _made_by(transform: Callable[[DataFrame], DataFrame], schema: StructType) -> str | None:
-    """Return what tells a transformation from others, as far as its own file shows it.
+    """Return a digest of a transformation, its file and the schema of its rows.
 
-    None if it can't be told: then the rows that other jobs made of events don't count.
+    None if it can't be pickled: then rows that earlier jobs staged are not used.
     """
     try:
         code: bytes = cloudpickle.dumps(transform)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Options as texts, the only thing that Spark passes: those of users, and notes of our helpers."""
+"""Options as texts, as Spark passes only those: users' options, and notes of our helpers."""
 
 import base64
 import json
@@ -33,17 +33,17 @@ _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class HelperNotes:
-    """What a helper tells the source: one hidden option, written and parsed here alone."""
+    """What a helper tells the source: one hidden option, written and parsed only here."""
 
     # The hybrid scan reads the Parquet segments of these epochs itself.
     native_epochs: tuple[int, ...] = ()
-    transaction: str | None = None  # of a write, whose commit the helper then finds
-    # Of a copy by events, the offsets that a write's rows are made of, which it has read itself,
-    # and what tells their transformation from others.
+    transaction: str | None = None  # id of a write, by which the helper then finds its commit
+    # In a copy by events, the range of offsets that the helper has read for this write, and the
+    # digest of its transformation.
     piece: tuple[int, int, str] | None = None
 
     def as_options(self) -> dict[str, str]:
-        """Return the notes as Spark passes them: nothing where there is none."""
+        """Return the notes as options for Spark; none if there are no notes."""
         return {} if self == NO_NOTES else {NOTES: json.dumps(asdict(self))}
 
     @classmethod
@@ -65,13 +65,13 @@ def asks_for_job(options: Mapping[str, str]) -> bool:
 
 
 def as_location(url: str | os.PathLike[str]) -> str:
-    """Return a location as Spark takes it: as given, or canonical if only that is printable."""
+    """Return a location for Spark: as given, or its canonical form if only that is printable."""
     location, text = resolve_location(url), os.fspath(url)
     return text if text.isprintable() else location.url
 
 
 def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as texts, under the names that the table of options gives them.
+    """Return options as texts, under their names in the table of options.
 
     Values may be Python's: lists, mappings, numbers, booleans, dates, times. None means that the
     option is not given.

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 
-def _handed_on(name: str) -> Any:
+def _delegated(name: str) -> Any:
     def call(self: Any, *args: Any, **given: Any) -> Any:
         return getattr(self._source, name)(*args, **given)
 
@@ -31,8 +31,8 @@ class DefaultSource(DataSource):
         """Return the format's name."""
         return "segstore"
 
-    schema = _handed_on("schema")
-    reader = _handed_on("reader")
-    writer = _handed_on("writer")
-    streamReader = _handed_on("streamReader")  # noqa: N815 - Spark's name
-    streamWriter = _handed_on("streamWriter")  # noqa: N815 - Spark's name
+    schema = _delegated("schema")
+    reader = _delegated("reader")
+    writer = _delegated("writer")
+    streamReader = _delegated("streamReader")  # noqa: N815 - Spark's name
+    streamWriter = _delegated("streamWriter")  # noqa: N815 - Spark's name

@@ -1,4 +1,4 @@
-"""`segstore.spark.listener()`: exports what Spark tells of streaming queries and their streams."""
+"""`segstore.spark.listener()`: exports the metrics of streaming queries and their streams."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from segstore_ds.stream.connector.jobs import MEASURE_EVERY_S, Watch, watch_stre
 
 
 class SegstoreListener(StreamingQueryListener):
-    """Hands Spark's events to a watch."""
+    """Passes Spark's events to a watch."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -32,7 +32,7 @@ class SegstoreListener(StreamingQueryListener):
         self._watch.progressed(json.loads(event.progress.json))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: how far an idle query is behind is measured when somebody asks."""
+        """Do nothing: the lag of an idle query is measured when the metrics are collected."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Note that a query has ended, and whether it failed."""
@@ -60,8 +60,8 @@ def listener(
         every_s: Least seconds between two measurements of a stream.
         registry: Prometheus' `CollectorRegistry` to export to; needs the extra `[prometheus]`.
         meter_provider: OpenTelemetry's `MeterProvider` to export to; needs the extra `[otel]`.
-            Where neither is given, it exports to the default registry and to the global provider,
-            as far as these packages are installed.
+            If neither is given, it exports to the default registry and to the global provider, as
+            far as these packages are installed.
 
     Returns:
         The listener, for ``spark.streams.addListener``.

@@ -3,7 +3,7 @@
 The stored Arrow schema decides. Spark's own JSON is stored beside it for what Arrow can't express:
 comments, char and varchar lengths, collations, user-defined types, users' own metadata. Notes that
 a session put into a column's metadata for its own plans are not stored: in another session they
-change rows.
+would change rows.
 """
 
 import importlib
@@ -31,7 +31,7 @@ from segstore_ds.format.schema.codec import normalise_schema
 from segstore_ds.spark.versions import to_arrow
 
 CHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's own name for a char's length in metadata
-# What Spark notes about a column for the plan at hand. In a later session a watermark would drop
+# What Spark notes about a column for the current plan. In a later session a watermark would drop
 # rows, and a window's mark would merge groups that differ.
 _PLAN_KEYS = frozenset(
     [
@@ -53,7 +53,7 @@ _PLAN_KEYS = frozenset(
 _PLAN_PREFIX = "__file_source_"  # the columns of Spark's hidden `_metadata`
 _FIELD = {"name", "type", "metadata"}
 _REFUSED = {
-    "YearMonthIntervalType": "Spark can't hand it to Python: write its months, "
+    "YearMonthIntervalType": "Spark can't pass it to Python: write its months, "
     "CAST(CAST(c AS INTERVAL MONTH) AS INT), and read make_ym_interval(0, c)",
     "CalendarIntervalType": "use a day-time interval",
 }
@@ -80,10 +80,10 @@ def to_stored(schema: StructType) -> pa.Schema:
 
 
 def to_spark_json(schema: StructType) -> str:
-    """Return the JSON that is stored of a DataFrame's schema.
+    """Return the JSON of a DataFrame's schema that is stored.
 
-    Of a user-defined type only the name is stored: Spark's JSON also holds its pickled class, and a
-    stream must never give code to its readers. Spark's notes for the plan at hand are removed too.
+    For a user-defined type only the name is stored: Spark's JSON also has its pickled class, and a
+    stream must never give code to its readers. Spark's notes for the current plan are removed too.
     """
     text = _plain_struct(schema).json()
     return json.dumps(json.loads(text, object_hook=_cleaned))
@@ -92,10 +92,10 @@ def to_spark_json(schema: StructType) -> str:
 def from_stored(schema: pa.Schema, spark_json: str | None) -> StructType:
     """Return the DataFrame schema of stored columns, everything nullable.
 
-    `spark_json` is what `to_spark_json` gave, or part of it. A column whose type in it is no longer
+    `spark_json` is a result of `to_spark_json`, or part of one. A column whose type there is not
     the stored one gets its type from Arrow.
     """
-    # Cleaned again: a stream may hold JSON from before the cleaning, or from another writer.
+    # Cleaned again: a stream may hold JSON of an older version or of another writer.
     values = json.loads(spark_json, object_hook=_cleaned)["fields"] if spark_json else ()
     known = {field.name: field for field in map(_known_field, values) if field is not None}
     return StructType([_spark_field(field, known.get(field.name)) for field in schema])
@@ -120,7 +120,7 @@ def _cleaned(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known_field(value: dict[str, Any]) -> StructField | None:
-    """Return a field of Spark's JSON; None if the class of a user-defined type is not here."""
+    """Return a field of Spark's JSON; None if its user-defined type can't be imported."""
     try:
         _check_classes(value)
         return StructField.fromJson(value)
@@ -129,7 +129,7 @@ def _known_field(value: dict[str, Any]) -> StructField | None:
 
 
 def _check_classes(value: Any) -> None:
-    """Raise ImportError unless classes in a schema's JSON are user-defined types that are here."""
+    """Raise unless all classes in a schema's JSON can be imported and are user-defined types."""
     if isinstance(value, dict):
         if value.get("type") == "udt":
             module, _, name = str(value["pyClass"]).rpartition(".")
@@ -153,7 +153,7 @@ def _spark_field(field: pa.Field, known: StructField | None) -> StructField:
     except PySparkException as error:
         raise SchemaMismatchError(
             "column has a type that this Spark does not have",
-            remedy="name others with the option columns",
+            remedy="name the other columns with the option columns",
             column=field.name,
             type=field.type,
         ) from error

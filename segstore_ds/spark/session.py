@@ -29,12 +29,12 @@ _LOG = logging.getLogger(__name__)
 NO_BATCH_SIZING = "2147483647"
 _COST = (
     "Spark measures every Arrow batch after every row, which takes two thirds of the write "
-    "throughput; with this it does not. Batches are then bounded by "
-    "spark.sql.execution.arrow.maxRecordsPerBatch (10000 rows) alone: with rows of 30 kB "
-    "that is 300 MB per task, so lower that for wide rows."
+    "throughput; with this setting it does not. Batches are then bounded only by "
+    "spark.sql.execution.arrow.maxRecordsPerBatch (10000 rows): with rows of 30 kB that is "
+    "300 MB per task, so lower it for wide rows."
 )
 _BUILDER_SETTINGS: Mapping[str, str] = {
-    # Tasks talk to Python over unix sockets: quicker than TCP on which nothing waits, too.
+    # Tasks talk to Python over unix sockets, which are faster than TCP, even without its delays.
     "spark.python.unix.domain.socket.enabled": "true",
     BATCH_SIZING: NO_BATCH_SIZING,
 }
@@ -42,7 +42,7 @@ _BUILDER_SETTINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What `register` set in a session, with what it costs as text; nothing the user had set."""
+    """What `register` set in a session; as text, with the cost. Settings of the user stay."""
 
     settings: Mapping[str, str]
 
@@ -88,12 +88,12 @@ def register(
     activate_if_none(spark)
     # Spark looks in the active session for the name, and refuses one that another session has.
     quiet_replacing(spark, SegstoreDataSource.name())
-    source = _bound(storage_options, spark.conf.get("spark.app.id", None))
+    source = _bound_class(storage_options, spark.conf.get("spark.app.id", None))
     with activated(spark):
         try:
             spark.dataSource.register(source)
         except AnalysisException as error:
-            # Spark 4.0 replaces no format that it finds installed, and that one works as well.
+            # Spark 4.0 does not replace an installed format, which works as well.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
             if storage_options:
@@ -181,10 +181,10 @@ def write_batch(
     name: str = "batches",
     **options: Any,
 ) -> Commit | None:
-    """Write a micro-batch from within `foreachBatch`; a batch that is run again changes nothing.
+    """Write a micro-batch from within `foreachBatch`; a repeated batch changes nothing.
 
-    The writer is the query, by the id that its checkpoint holds, and the name. So a query with a
-    new checkpoint counts from its own start. It works through Spark Connect as well, which does not
+    The writer id consists of the name and the query's id, which is in its checkpoint. So a query
+    with a new checkpoint is a new writer. It works through Spark Connect as well, which does not
     tell the function which query runs it.
 
     Args:
@@ -192,8 +192,8 @@ def write_batch(
         batch_id: The batch's number, as Spark gives it to the function.
         url: The stream.
         checkpoint: The query's `checkpointLocation`.
-        name: Of this write, if one query writes several times to one stream.
-        options: As of `write`, other than ``writerId`` and ``batchId``.
+        name: Name of this write, if one query writes several times to one stream.
+        options: As for `write`, except ``writerId`` and ``batchId``.
 
     Returns:
         The commit, as `write` returns it.
@@ -213,20 +213,19 @@ def write_batch(
         3
     """
     try:
-        told = json.loads(df.sparkSession.read.text(f"{checkpoint}/metadata").collect()[0].value)[
-            "id"
-        ]
+        text = df.sparkSession.read.text(f"{checkpoint}/metadata").collect()[0].value
+        query_id = json.loads(text)["id"]
     except (AnalysisException, ValueError, LookupError, TypeError) as error:
         raise InvalidInputError(
             "the folder is no checkpoint of a streaming query",
             remedy="give the checkpointLocation of the query that calls this",
             checkpoint=checkpoint,
         ) from error
-    return write(df, url, writerId=f"{name}-{told}", batchId=batch_id, **options)
+    return write(df, url, writerId=f"{name}-{query_id}", batchId=batch_id, **options)
 
 
 def save(df: DataFrame, location: str, mode: str, texts: Mapping[str, str]) -> None:
-    """Write a DataFrame with the fast settings, by options as Spark takes them."""
+    """Write a DataFrame with the fast settings and with options in Spark's form."""
     spark = df.sparkSession
     with activated(spark), _tuned(spark):
         df.write.format("segstore").mode(mode).options(**texts).save(location)
@@ -239,7 +238,7 @@ def _find_commit(spark: SparkSession, texts: Mapping[str, str], transaction: str
 
 
 def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:
-    """Return the format as `register` bound it to this session or to the one it is a clone of."""
+    """Return the format as `register` bound it to this session, or to the session of its clone."""
     key = spark.conf.get(_BOUND, None)
     if key is None:
         return SegstoreDataSource
@@ -248,11 +247,11 @@ def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:
             "another process bound storage options to this session",
             remedy="call segstore.spark.register(spark, storage_options=...) in this one too",
         )
-    return _bound(_bound_options[key])
+    return _bound_class(_bound_options[key])
 
 
-# A setting that holds only the key of the bound options. When Spark clones a session, as for each
-# streaming query, the clone gets the settings, and the query's batches know only the clone.
+# A setting that holds only the key of the bound options. Spark clones the session for each
+# streaming query; the clone has the settings, and the query's batches know only the clone.
 _BOUND = "spark.segstore.bound"
 _bound_options: dict[str, Mapping[str, Any]] = {}
 
@@ -267,14 +266,14 @@ def _bind(spark: SparkSession, storage_options: Mapping[str, Any] | None) -> Non
         spark.conf.unset(_BOUND)
 
 
-def _bound(
+def _bound_class(
     storage_options: Mapping[str, Any] | None, application: str | None = None
 ) -> type[SegstoreDataSource]:
     if storage_options is None and not application:
         return SegstoreDataSource
     bound = None if storage_options is None else dict(storage_options)
 
-    # A new class, pickled by value: so the storage options are in no plan and no option.
+    # A new class is pickled by value, so the storage options are in no plan and no option.
     class BoundSegstoreDataSource(SegstoreDataSource):
         bound_storage_options: ClassVar[Mapping[str, Any] | None] = bound
         bound_application: ClassVar[str | None] = application
@@ -361,7 +360,7 @@ def create_view(
     try:
         spark.catalog.createTable(table, source="segstore", schema=schema)
     except PySparkException as error:
-        if NO_PATH not in str(error):  # Spark Connect reads the table that it has made
+        if NO_PATH not in str(error):  # Spark Connect also reads the new table, without a path
             raise
     kept = ", ".join(f"{key} = {_quote(value)}" for key, value in {"path": url, **given}.items())
     try:

@@ -1,9 +1,9 @@
 """The format `segstore` for Spark: it chooses the reader or writer and pins the version.
 
-Spark calls each method in a process of its own, and what crosses between them is pickled.
-`schema()` runs when a DataFrame is loaded and pins the version: the root travels with the
-DataFrame, so every later plan of it reads the same events. A process starts for each kind of call,
-so each entry point imports what it calls.
+Spark calls each method in a process of its own, and pickles what it passes between them.
+`schema()` runs when a DataFrame is loaded and pins the version: the DataFrame carries the root, so
+every later plan of it reads the same events. A process starts for each kind of call, so each entry
+point imports what it calls.
 """
 
 from collections.abc import Mapping
@@ -36,11 +36,11 @@ class SegstoreDataSource(DataSource):
         super().__init__(dict(options))
         self._pinned: Any = None
         self._planned: tuple[str, dict[str, Any]] | None = None  # a reader's state, by the schema
-        self._handed_on = False
+        self._has_reader = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark sends the source to tasks as well, for its name: they get their part of the plan.
-        return {**vars(self), **({"_pinned": None, "_planned": None} if self._handed_on else {})}
+        # Spark also sends the source to tasks, only for its name: they have their part of the plan.
+        return {**vars(self), **({"_pinned": None, "_planned": None} if self._has_reader else {})}
 
     @classmethod
     def name(cls) -> str:
@@ -58,10 +58,9 @@ class SegstoreDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read of the pinned version; raises as `Stream.read`.
 
-        `schema` is what `schema()` gave, or the user's own, whose columns are then the only ones
-        read.
+        `schema` is the result of `schema()`, or the user's own: then only its columns are read.
         """
-        self._handed_on = True
+        self._has_reader = True
         if self._planned is not None and self._planned[0] == schema.json():
             return PartsReader(**self._planned[1])
         from segstore_ds.spark.batch.planning import plan
@@ -97,14 +96,13 @@ class SegstoreDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query, or one that raises; sends no request.
 
-        `schema` is what `schema()` gave, or the user's own, whose columns are then the only ones
-        read.
+        `schema` is the result of `schema()`, or the user's own: then only its columns are read.
         """
         from segstore_ds.options.table import STREAM_READ, parse_options
         from segstore_ds.spark.batch.planning import folder_of, storage_of
         from segstore_ds.spark.streaming.source import RefusedReader, SegstoreStreamReader
 
-        self._handed_on = True
+        self._has_reader = True
         try:
             options = parse_options(self.options, STREAM_READ)
             if (folder := folder_of(self, options)) is not None:
@@ -113,13 +111,13 @@ class SegstoreDataSource(DataSource):
                 return FolderStreamReader(folder, options, schema)
             return SegstoreStreamReader(storage_of(self, options), options, schema)
         except SegstoreError as error:
-            # Spark would stop a reader that it never got, and show the error of that as well.
+            # Otherwise Spark would try to stop a reader that it does not have, and show that error.
             return RefusedReader(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a streaming query's micro-batches, planned for its tasks.
 
-        It raises as `Stream.plan_write` does, but for what ends only new batches.
+        Raises as `Stream.plan_write`, except for errors that end only new batches.
         """
         from segstore_ds.options.table import STREAM_WRITE, parse_options
         from segstore_ds.spark.batch.planning import storage_of

@@ -1,9 +1,9 @@
-"""What differs between Spark's versions and clients, found by what they have, never by a number.
+"""What differs between Spark's versions and clients, told by what they have, never by a number.
 
-Other modules of this package import these names from here alone. Spark before 4.2 passes a
-streaming source neither the start of a batch nor a limit, and has no class for either; before 4.1
-it has no streaming writer of Arrow batches. The client of Spark Connect alone has no py4j, and
-a session of it has no JVM, where others keep the active session of each thread.
+Other modules of this package import these names only from here. Spark before 4.2 passes a streaming
+source neither the start of a batch nor a limit, and has no class for either; before 4.1 it has no
+streaming writer of Arrow batches. The client of Spark Connect, installed alone, has no py4j, and
+its sessions have no JVM; in others the JVM keeps the active session of each thread.
 `docs/start.md` says what users notice.
 """
 
@@ -25,7 +25,7 @@ except ImportError:
     class DataSourceStreamArrowWriter(  # type: ignore[no-redef, misc]
         DataSourceStreamWriter, DataSourceArrowWriter
     ):
-        """A streaming writer to which Spark 4.0 gives Arrow batches, as it does to a batch's."""
+        """A streaming writer to which Spark 4.0 passes Arrow batches, as to a batch writer."""
 
 
 try:
@@ -38,10 +38,10 @@ try:
 except ImportError:
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Nothing: this Spark runs an `AvailableNow` query as one batch."""
+        """Without effect: this Spark runs an `AvailableNow` query as one batch."""
 
     class ReadLimit:  # type: ignore[no-redef]
-        """What this Spark never passes."""
+        """Never passed by this Spark."""
 
     class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
         """As `ReadLimit`."""
@@ -58,7 +58,7 @@ try:
 except ImportError:
 
     class Py4JError(Exception):  # type: ignore[no-redef]
-        """What nothing raises here: there is no JVM."""
+        """Never raised: there is no JVM."""
 
 
 __all__ = [
@@ -71,7 +71,7 @@ __all__ = [
     "to_arrow",
 ]
 
-# Where there is no such argument, times with a zone are in UTC.
+# Without such an argument, times with a zone are in UTC.
 _ZONE: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(types.to_arrow_schema).parameters else {}
 )
@@ -102,7 +102,7 @@ def activate_if_none(spark: SparkSession) -> None:
 
 
 def quiet_replacing(spark: SparkSession, name: str) -> None:
-    """Keep Spark from warning, with each streaming query, that a format that it finds is replaced.
+    """Keep Spark from warning, with each streaming query, that an installed format is replaced.
 
     Each query clones the session, which registers all formats of the session again.
     """
@@ -110,10 +110,10 @@ def quiet_replacing(spark: SparkSession, name: str) -> None:
     if found is None:
         return
     jvm, session = found
-    # This looks for the formats that are installed, and warns if that fails, which must be seen.
+    # This looks for installed formats first, so that a warning about a failure is still logged.
     if session.sessionState().dataSourceManager().dataSourceExists(name):
         log4j = jvm.org.apache.logging.log4j
-        with suppress(TypeError):  # another library of logs
+        with suppress(TypeError):  # another logging library
             log4j.core.config.Configurator.setLevel(_REPLACES, log4j.Level.ERROR)
 
 
@@ -121,7 +121,7 @@ def quiet_replacing(spark: SparkSession, name: str) -> None:
 def activated(spark: SparkSession) -> Iterator[None]:
     """Make a session the active one of this thread within a `with` block.
 
-    `df.write.format(...).save()` looks for Python sources in the thread's active session alone, and
+    `df.write.format(...).save()` looks for Python sources only in the thread's active session, and
     a thread that your program starts has none: without this block Spark raises
     DATA_SOURCE_NOT_FOUND. At the end the thread has the active session that it had before. With
     Spark Connect, where any thread finds the format, it does nothing. `segstore.spark.write` and

@@ -1,22 +1,21 @@
 """Spark's Python workers: their garbage collector, their connection to Spark, and their log.
 
-**Collector.** Spark's daemon runs a full collection in a worker after each reply. Every request of
-a micro-batch then pays for a walk through 100,000 objects of imported modules, which never become
-garbage. So a worker freezes what it holds when it has done its first piece of work: by then all
-that the work needs has been imported, and the rows of the task are gone.
+**Collector.** Spark's daemon runs a full collection in a worker after each reply. In every request
+of a micro-batch it would visit 100,000 objects of imported modules, which never become garbage. So
+a worker freezes its objects after its first piece of work: then everything is imported, and the
+rows of the task are gone.
 
-Until then it hardly collects: importing what it needs would start a dozen collections of all that
-Spark has imported, a fifth of the time until its first reply.
+Before that it rarely collects: the imports would start a dozen collections of everything that Spark
+has imported, which take a fifth of the time until the first reply.
 
-**Connection.** Where two small pieces are sent one after the other by TCP, the second waits until
-the first has been acknowledged (Nagle's algorithm), and Linux delays that by 40 ms in case there is
-a reply to send it with. Spark sends a task's command and then its rows; a worker answers that a
-commit is done and then how. So a worker acknowledges each command as soon as it has read it, and
-sends without waiting. Unix sockets know no such wait, but only a session's builder can choose them,
-as `recommended_conf` does.
+**Connection.** If two small messages are sent over TCP, the second waits until the first is
+acknowledged (Nagle's algorithm), and Linux delays the acknowledgement by 40 ms. Spark sends a
+task's command and then its rows; a worker sends that a commit is done and then its result. So a
+worker acknowledges each command as soon as it has read it, and sends without waiting. Unix sockets
+have no such delay, but only a session's builder can choose them, as `recommended_conf` does.
 
-**Log.** INFO where Spark collects it, and once that a write is slow. Only a task learns the
-session's settings, so tasks tell the commit, whose log is the driver's.
+**Log.** A worker logs at INFO if Spark collects its log, and warns once that a write is slow. Only
+a task knows the session's settings, so it sends them to the commit, whose log is the driver's.
 """
 
 import functools
@@ -32,14 +31,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
-# Entry points that let pyarrow make arrays of Python's values, and the worker in which they do:
+# Entry points in which pyarrow converts Python values to arrays, and the module of their worker:
 # tasks for their message to the driver, a streaming query's commits for compactions.
 _MAKES_ARRAYS = {
     "write": "pyspark.worker",
     "commit": "pyspark.sql.worker.python_streaming_sink_runner",
 }
-_FROZEN: set[bool] = set()  # whether with what pyarrow imports for arrays
-_SELDOM = 1 << 17  # new objects between two collections until then; imports make fewer
+_FROZEN: set[bool] = set()  # each time, whether with what pyarrow imports to make arrays
+_SELDOM = 1 << 17  # new objects between two collections before that; imports make fewer
 _USUAL = gc.get_threshold()
 
 
@@ -49,20 +48,20 @@ def commits_here() -> bool:
 
 
 def collect_seldom() -> None:
-    """Let few collections disturb the imports of this process, if it is a worker, until it freezes.
+    """Collect rarely, if this process is a worker, until `freeze_worker`.
 
-    What an entry point that fails leaves does not matter: Spark ends the worker.
+    If an entry point fails, nothing restores the threshold: Spark ends the worker.
     """
     if _is_reused() and not _FROZEN:
         gc.set_threshold(_SELDOM)
 
 
 def freeze_worker(entry: str = "") -> None:
-    """Take what this process holds out of later collections, if Spark will reuse it.
+    """Exclude the objects of this process from later collections, if Spark will reuse it.
 
-    Once; and once more when an entry point makes Python values an array for the first time, because
-    pyarrow imports pandas for that. The little garbage that imports have left stays: to collect it
-    takes as long as all of the collections that were spared, and the reply would wait.
+    It does so once, and again after an entry point has converted Python values to an array for the
+    first time, because pyarrow imports pandas for that. The little garbage of the imports stays: to
+    collect it would delay the reply by as much as all collections that were avoided.
     """
     if not _is_reused():
         return
@@ -81,18 +80,18 @@ def _is_reused() -> bool:
     return "pyspark.worker_util" in sys.modules and "SPARK_REUSE_WORKER" in os.environ
 
 
-def hasten() -> None:
+def acknowledge() -> None:
     """Acknowledge what Spark has sent to this worker, so that it sends the rest at once."""
     if (spark := connection()) is not None:
-        with suppress(OSError):  # the system knows the option's name alone
+        with suppress(OSError):  # the system may have the name of the option and not the option
             spark.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 @functools.cache
 def connection() -> socket.socket | None:
-    """Return Spark's connection to this worker, on which now nothing that is sent waits.
+    """Return Spark's TCP connection to this worker, set to send without waiting.
 
-    It is None outside of workers, where it is none of TCP, and where the system doesn't say.
+    None outside of workers, for another kind of connection, and if the system doesn't show it.
     """
     # pyspark refuses to import this module anywhere but in a worker, and each kind of worker does.
     if "pyspark.worker_util" in sys.modules and hasattr(socket, "TCP_QUICKACK"):
@@ -102,7 +101,7 @@ def connection() -> socket.socket | None:
 
 
 def _find() -> socket.socket | None:
-    # Open before anything else can be, it has the lowest number behind the standard streams.
+    # It was opened first, so it has the lowest number after the standard streams.
     numbers = sorted(int(path.name) for path in Path("/proc/self/fd").iterdir())
     first = next((number for number in numbers if number > 2 and _is_socket(number)), None)
     if first is None:
@@ -118,7 +117,7 @@ def _find() -> socket.socket | None:
 def _is_socket(number: int) -> bool:
     try:
         return stat.S_ISSOCK(os.fstat(number).st_mode)
-    except OSError:  # the listing's own, which is closed
+    except OSError:  # the listing's own descriptor, which is closed by now
         return False
 
 
@@ -131,8 +130,8 @@ _COLLECTED = "PYSPARK_SPARK_SESSION_UUID"
 def show_info() -> None:
     """Let INFO records through if Spark collects them and nobody has chosen a level.
 
-    Workers start with Python's default level, which drops INFO. A worker belongs to Spark, so there
-    is no program whose choice this could override.
+    Workers start with Python's default level, which drops INFO. A worker belongs to Spark, so this
+    overrides no program's choice.
     """
     logger = logging.getLogger("segstore_ds")
     if _COLLECTED in os.environ and logger.level == logging.NOTSET:
@@ -155,7 +154,7 @@ def measured_rows(context: TaskContext, rows: int) -> int:
 
 
 class Advice:
-    """Warns once per process, when Spark has measured many rows of what it committed."""
+    """Warns once per process, when Spark has measured many of the rows that it committed."""
 
     def __init__(self) -> None:
         self._measured = 0

@@ -27,7 +27,7 @@ from segstore_ds.spark import workers
 from segstore_ds.spark.source import SegstoreDataSource
 
 def note(batches):
-    workers.hasten()
+    workers.acknowledge()
     found = workers.connection()
     for _ in batches:
         peer, nodelay = found.getpeername()[0], found.getsockopt(6, 1)
@@ -53,11 +53,11 @@ spark.stop()
     ],
     ids=["a state of its own", "a plain one"],
 )
-def test_what_spark_calls_hastens_the_rest_when_it_arrives(sent, name, wanted, monkeypatch):
+def test_what_spark_calls_acknowledges_its_command_on_arrival(sent, name, wanted, monkeypatch):
     did = []
-    monkeypatch.setattr(boundary, "hasten", lambda: did.append("hasten"))
+    monkeypatch.setattr(boundary, "acknowledge", lambda: did.append("acknowledge"))
     arrived = pickle.loads(pickle.dumps(sent))  # noqa: S301 - ours
-    assert (did, getattr(arrived, name)) == (["hasten"], wanted)
+    assert (did, getattr(arrived, name)) == (["acknowledge"], wanted)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""Writes whose rows are a plan's, a list of segments, or a copy's events.
+"""Writes that do a job: their rows are those of a compaction's plan, segments, or events to copy.
 
-The options `operation` and `copyMode` ask for them. A `TableJob` (`stream.connector`) is planned
-in the driver, does some rows in each task, and what all of them have done is committed once. A copy
+The options `operation` and `copyMode` ask for them. A `TableJob` (`stream.connector`) is planned in
+the driver; each task does some of its rows, and the results of all tasks are committed once. A copy
 by events takes rows of a DataFrame (`RowsCopy`).
 """
 
@@ -36,7 +36,7 @@ SEGMENTS, EVENTS, CLONE = "segments", "events", "clone"
 MOST_TASKS = 256
 _RANGE = ("startcut", "endcut", "offsetcolumn")
 _FIXED = ("offset", "position", "version")
-# Options that only an append obeys, with the values that don't ask for anything.
+# Options that only an append obeys, with the values that ask for nothing.
 _OF_APPENDS = {
     **dict.fromkeys(("writerId", "batchId", "expectedTail", "expectedVersion")),
     **dict.fromkeys(("takeover", "mergeSchema", "overwriteSchema"), False),
@@ -97,7 +97,7 @@ def _check_options(options: Mapping[str, Any], *, overwrite: bool) -> str | None
     if (options["operation"] != "append" or mode is not None) and (overwrite or given):
         raise InvalidInputError(
             "a copy or a compaction is written in mode append, and takes no options of an append",
-            remedy="it is safe to repeat as it is; leave these options out",
+            remedy="leave these options out: without them it is safe to repeat",
             options=given,
         )
     if mode == CLONE:
@@ -144,9 +144,9 @@ def _take_range(
 ) -> tuple[Mapping[str, str], tuple[str, str, str | None] | None]:
     """Take the cuts of a copy's rows and the column of their offsets out of a write's options.
 
-    The rows of a DataFrame are those of the moment it was loaded. So a write must name its range,
-    in cuts that still mean the same events now, and the column of the offsets; the helper has read
-    the range of its piece itself.
+    A DataFrame has the rows of the moment when it was loaded. So a write must name its range, by
+    cuts that never change their meaning, and the column of the offsets. A helper has read the range
+    of its piece itself.
     """
     named = {name.lower(): value for name, value in given.items()}
     if str(named.get("copymode")).strip().lower() != EVENTS:

@@ -14,7 +14,7 @@ from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector.reads import Snapshot, Storage
 from segstore_ds.stream.connector.tables import METADATA, MetadataRows, list_streams_below
 
-STREAMS = "streams"  # the only table that is of a folder, not of a stream
+STREAMS = "streams"  # the only table of a folder, not of a stream
 PLAN = "compactionPlan"  # a table that job_writer.py reads
 EVENTS_ONLY = (
     "columns",
@@ -45,13 +45,13 @@ def plan_metadata_reader(
 def plan_streams_reader(
     folder: Storage, options: Mapping[str, Any], schema: StructType
 ) -> PartsReader:
-    """Plan the listing of the streams in a folder, in one task with threads of its own."""
+    """Plan the table of the streams in a folder: one task, which uses threads."""
     check_whole(options, (*EVENTS_ONLY, *_STREAM_ONLY), schema)
     return PartsReader(partial(_list_streams, folder, to_arrow(schema)), [STREAMS])
 
 
 def check_whole(options: Mapping[str, Any], refused: Sequence[str], schema: StructType) -> None:
-    """Raise InvalidInputError if options of another table, or a schema of the user's, are given."""
+    """Raise InvalidInputError if an option of `refused`, or a schema of the user, is given."""
     given = [option for option in refused if options[option] is not None]
     if given or schema.names != table_schema(options["metadata"]).names:
         raise InvalidInputError(

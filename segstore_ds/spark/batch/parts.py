@@ -1,4 +1,4 @@
-"""The reader of a plan that exists; a process that only hands the plan on loads nothing else."""
+"""The reader of a finished plan; a process that only passes the plan on imports nothing else."""
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +12,13 @@ from segstore_ds.spark.boundary import at_boundary
 
 
 def pack(value: Any) -> bytes:
-    """Return a value as bytes, which mean nothing to the processes between."""
+    """Pickle a value to bytes, so that processes that only pass it on don't import its classes."""
     packed: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     return packed
 
 
 def read_packed(read: bytes, part: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a packed part by a packed function of parts."""
+    """Yield the rows that a packed function returns for a packed part."""
     yield from pickle.loads(read)(pickle.loads(part))  # noqa: S301 - both are our own
 
 
@@ -30,7 +30,7 @@ def iterate_rows(rows: bytes) -> Iterator[pa.RecordBatch]:
 
 @at_boundary
 class PartsReader(DataSourceReader):
-    """Reads the parts of a plan, one in each task, which gets the others not at all.
+    """Reads the parts of a plan, one in each task; a task does not get the other parts.
 
     `run` is picklable: it yields a part's batches as Spark expects them.
     """

@@ -1,8 +1,8 @@
 """What the format does when a DataFrame is loaded and planned: it pins a version and plans tasks.
 
-The plan of a short stream costs no request once the root is read. So it is made when the DataFrame
-is loaded, and the process that Spark starts for the plan hands it on without loading more. Of a
-small stream the rows are read as well, so that the process of a task does the same.
+The plan of a short stream takes no request once the root is read. So it is made when the DataFrame
+is loaded, and the process that Spark starts for the plan passes it on without importing more. The
+rows of a small stream are read then, too, and the process of a task only passes them on.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 NO_PATH = (
     "give the stream's location: load(path), save(path) or the option path. Spark forgets a "
-    "catalog table's options, so in SQL name it at each mention: SELECT ... FROM t "
+    "catalog table's options, so in SQL give it each time: SELECT ... FROM t "
     "WITH (path = '...'), INSERT INTO t WITH (path = '...') ...; or once: "
     "segstore.spark.create_view(spark, name, url)"
 )
@@ -53,11 +53,11 @@ _ASKED = (
 _FIXED = ("head", "tail", "offset")
 
 
-Pinned = Any  # the bytes of a version; of the streams of a folder by their names
+Pinned = Any  # the bytes of a version; for the streams of a folder, those of each by its name
 
 
 class Source(Protocol):
-    """The format as Spark made it."""
+    """The format's object, as Spark made it."""
 
     options: Any
     bound_storage_options: ClassVar[Any]
@@ -66,8 +66,8 @@ class Source(Protocol):
 def load(source: Source) -> tuple[StructType, Pinned | None, PartsReader | None]:
     """Return the columns of a load, the version that it is pinned to, and its plan if it is cheap.
 
-    Spark asks for both batch and streaming reads. Cuts are parsed but not bound: a query that
-    restarts must not fail because the version it once began at is gone.
+    Spark calls it for batch and streaming reads. Cuts are parsed but not resolved: a query that
+    restarts must not fail because the version at which it began is gone.
     """
     options = parse_options(source.options, READ, STREAM_READ)
     if (folder := folder_of(source, options)) is not None:
@@ -92,7 +92,7 @@ def load(source: Source) -> tuple[StructType, Pinned | None, PartsReader | None]
     )
     try:
         planned = _plan_events(source, snapshot, schema, early=True) if sends_nothing else None
-    except SegstoreError:  # it is raised if the DataFrame is planned and read; a query doesn't
+    except SegstoreError:  # a batch read raises it again when it is planned; a query must not fail
         planned = None
     return schema, snapshot.pinned, planned
 
@@ -170,7 +170,7 @@ def _part_batches(schema: StructType, part: Any) -> Iterator[pa.RecordBatch]:
 def names_many(path: str | None) -> bool:
     """Tell whether a location names the streams of a folder."""
     if path is None or "*" not in path:
-        return False  # and nothing is loaded for it
+        return False  # without importing more
     from segstore_ds.stream.connector.folders import Folder
 
     return Folder.is_named(path)
@@ -229,12 +229,12 @@ def storage_of(source: Source, options: Mapping[str, Any]) -> Storage:
 
 
 def plan_reading(snapshot: Any, options: Mapping[str, Any]) -> Any:
-    """Bind a read to offsets and columns by Spark's options, of a snapshot of whichever kind."""
+    """Plan a read by Spark's options, of a snapshot of a stream or of a folder."""
     return snapshot.plan(**arguments_of(options, PLAN))
 
 
 def plan_tasks(snapshot: Any, options: Mapping[str, Any], reading: Any) -> list[Any]:
-    """Split a bound read into tasks by Spark's options; raises as `Scan.tasks`."""
+    """Split a planned read into tasks by Spark's options; raises as `Scan.tasks`."""
     tasks: list[Any] = snapshot.tasks(reading, **arguments_of(options, SPLIT))
     return tasks
 

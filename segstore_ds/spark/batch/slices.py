@@ -1,4 +1,4 @@
-"""What a task does: it reads its part of a plan as the batches that Spark expects."""
+"""What a task does: it reads its part of a plan, as batches that Spark expects."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector.tasks import Reading, ReadTask, run_task
 
 SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
-# What travels with a plan: Spark warns of a task of 1 MB.
+# Limits of the rows that a plan carries: Spark warns about a task of 1 MB.
 _MOST_BYTES = 64 << 10  # encoded
 _MOST_MEMORY = 512 << 10
 _MOST_SEGMENTS = 8
@@ -31,7 +31,7 @@ def slice_batches(reading: Reading, schema: StructType, task: ReadTask) -> Itera
 def read_small(
     reading: Reading, schema: StructType, tasks: Sequence[ReadTask]
 ) -> list[bytes] | None:
-    """Return the rows of each task for `iterate_rows`; None if all of them are much."""
+    """Return the rows of each task for `iterate_rows`; None if they exceed the limits."""
     entries = [placed.entry for task in tasks for placed in task.slices]
     if len(entries) > _MOST_SEGMENTS or sum(entry.bytes for entry in entries) > _MOST_BYTES:
         return None
@@ -50,7 +50,7 @@ def read_small(
 
 
 def _spark_column(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Give a column Spark's own nullability, which it requires inside some types, and units."""
+    """Give a column Spark's units, and the nullability that it requires inside some types."""
     if not field.nullable and column.null_count:
         # Spark would crash.
         raise SchemaMismatchError(

@@ -46,7 +46,7 @@ def plan_append_writer(
     overwrite: bool,
     transaction: str | None = None,
 ) -> "SegstoreWriter":
-    """Plan a write from Spark's options, of a given transaction; raises as `Stream.plan_write`."""
+    """Plan a write by Spark's options, with a given transaction; raises as `Stream.plan_write`."""
     request = build_request(options, schema, client=client, overwrite=overwrite)
     expected = (options["expectedTail"], options["expectedVersion"])
     create = options["createIfMissing"] and not any(expected)
@@ -85,7 +85,7 @@ def build_request(
 
 
 def client_of(application: str | None, query: str | None = None) -> str:
-    """Return what writes, for the history: Spark, and the query's name and application if known."""
+    """Return the client for the history: Spark, and the names of query and application if known."""
     words = [f"pyspark/{pyspark.__version__}"]
     if query:
         words.append(f"query/{'_'.join(query.split())[:QUERY_LIMIT]}")
@@ -94,10 +94,10 @@ def client_of(application: str | None, query: str | None = None) -> str:
 
 @at_boundary
 class SegstoreWriter(DataSourceArrowWriter):
-    """Works in tasks and commits in the driver, by three picklable steps; raises as these do.
+    """Works in tasks and commits in the driver, by three picklable steps; raises as they do.
 
-    `run` does the rows of one task and returns what it has done, and of how many rows. `commit` and
-    `discard` take what all tasks have done, in the order of partitions.
+    `run` takes the rows of one task, and returns its result and their number. `commit` and
+    `discard` take the results of all tasks, in the order of partitions.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class SegstoreWriter(DataSourceArrowWriter):
         self._run, self._commit, self._discard = run, commit, discard
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Do one task's rows."""
+        """Run one task's rows."""
         context = TaskContext.get()
         if context is None:
             raise InternalError("write runs outside a Spark task")
@@ -118,7 +118,7 @@ class SegstoreWriter(DataSourceArrowWriter):
         return TaskMessage(done, measured_rows(context, rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit what all tasks have done."""
+        """Commit the results of all tasks."""
         sent = _sent(messages)
         self._commit([message.done for message in sent])
         ADVICE.add(sum(message.measured for message in sent))

@@ -6,8 +6,8 @@ are read in this process if they are small, else through `format("segstore")`. O
 plan into the two halves, so each segment is in exactly one of them.
 
 What is read here becomes a local table. For the source Spark starts Python processes, which takes
-seconds after an idle minute, and it knows no size of what they return. A local table needs neither:
-Spark broadcasts it where it is small.
+seconds after an idle minute, and it does not know how much they return. A local table needs no
+process, and Spark broadcasts it if it is small.
 """
 
 import os
@@ -130,9 +130,9 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
 def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
     """Read a stream's events as `read` does, with partitions in the order of offsets.
 
-    Spark sorts the files of one scan by size, so each Parquet segment is a scan of its own, and
-    what lies between is read through the source. A stream of very many segments is read through
-    the source as a whole: planning so many scans would take longer than it saves.
+    Spark sorts the files of one scan by size, so each Parquet segment is a scan of its own, and the
+    ranges between are read through the source. A stream with very many segments is read through the
+    source as a whole: planning so many scans would take longer than it saves.
     """
     url, given = as_location(url), as_texts(options)
     split = _split(spark, url, given)
@@ -159,9 +159,9 @@ def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
 def _split(
     spark: SparkSession, url: str, given: Mapping[str, str]
 ) -> tuple[_Scan, list[ParquetFile], bool, tuple[int, ...]] | None:
-    """Return the segments that Spark reads itself, if they are all, and their epochs.
+    """Return a scan, the segments that Spark reads itself, whether they are all, and their epochs.
 
-    None for a table of metadata, and for the streams of a folder.
+    None for a metadata table and for the streams of a folder.
     """
     parsed = parse_options({**given, "path": url}, READ)
     if names_many(url):
@@ -204,7 +204,7 @@ def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> D
 
 
 def _read_native(scan: _Scan, slices: list[ParquetFile]) -> list[DataFrame]:
-    """Return the rows of Parquet segments: those read whole, and those that a cut divides.
+    """Return the rows of Parquet segments: those that are read whole, and those that a cut divides.
 
     Raises:
         UnreachableError: Spark can't read the files itself.
@@ -227,7 +227,7 @@ def _find_base(scan: _Scan, slices: list[ParquetFile]) -> str:
 
 def _read_files(scan: _Scan, base: str, slices: list[ParquetFile], *, divided: bool) -> DataFrame:
     reading = scan.reading
-    # Names and types alone: a column's metadata must not change how the file is read.
+    # Only names and types: a column's metadata must not change how the file is read.
     stored = reading.as_stored(reading.needed_schema).names
     fields = zip(stored, scan.needed, strict=True)
     plain = StructType([StructField(name, field.dataType) for name, field in fields])
@@ -276,10 +276,10 @@ def _warn_once(error: UnreachableError) -> None:
 def read_here(
     spark: SparkSession, snapshot: Snapshot, reading: Reading, result: StructType
 ) -> DataFrame | None:
-    """Return what a bound read leaves to the source; None if that is much, or has special types.
+    """Read what a read leaves to the source as a local table; None if it is large.
 
-    Types are those that Spark's Parquet reader reads exactly: they have one form in Spark and in
-    Arrow. It raises as `Stream.read` does.
+    Also None if Spark's Parquet reader does not read all types exactly: others have different forms
+    in Spark and in Arrow. Raises as `Stream.read`.
     """
     if not result.fields or not all(map(is_native_field, result)):
         return None
@@ -299,9 +299,9 @@ def read_here(
 
 
 def _rebase(batch: pa.RecordBatch) -> pa.Table:
-    """Return a table of one batch, even if it is empty, whose columns are no slices of others.
+    """Return a table of one batch, even if it is empty, whose columns are not slices.
 
-    Spark takes lists and maps of times apart: it needs a chunk, and fails for a slice with nulls.
+    To convert times in lists and maps, Spark needs a chunk, and fails for a slice with nulls.
     """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:

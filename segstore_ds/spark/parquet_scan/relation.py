@@ -49,7 +49,7 @@ _OPTIONS = {
 
 
 class UnreachableError(Exception):
-    """Spark can't read these files itself; the text says why, `kind` the same of all such files."""
+    """Spark can't read these files itself; the text says why, `kind` does without naming a file."""
 
     def __init__(self, reason: str, kind: str) -> None:
         super().__init__(reason)
@@ -64,7 +64,7 @@ def find_base(spark: SparkSession, url: str, probe: ParquetFile) -> str:
     """
     reasons: dict[str, str] = {}
     location = resolve_location(url)
-    session, known = _insides(spark)[1], _classes(spark)
+    session, known = _internals(spark)[1], _classes(spark)
     rest = location.path if location.scheme == "file" else location.url.partition(":")[2]
     for scheme in _SCHEMES.get(location.scheme, ()):
         base = f"{scheme}:{rest}"
@@ -74,7 +74,7 @@ def find_base(spark: SparkSession, url: str, probe: ParquetFile) -> str:
             reason = _reason(error)
             kind = reason.partition(":")[0]
             if kind == _MISSING:
-                reason = f"a segment is not there, verify() says more: {reason}"
+                reason = f"a segment is missing, verify() says more: {reason}"
             reasons[f"{scheme}: {kind}"] = f"{scheme}: {reason}"
             continue
         if size == probe.bytes:
@@ -110,14 +110,14 @@ def open_files(
         ]
         frame = _guard(_classes(spark), frame, names)
     except (Py4JError, PySparkException, TypeError) as error:
-        raise _foreign(error) from error
+        raise _incompatible(error) from error
     return DataFrame(frame, spark)
 
 
 def _open_files(
     spark: SparkSession, base: str, files: Sequence[ParquetFile], schema: StructType, name: str
 ) -> Any:
-    session, known = _insides(spark)[1], _classes(spark)
+    session, known = _internals(spark)[1], _classes(spark)
     listed = _describe(base, files)
     digest = hashlib.blake2b(listed.encode(), digest_size=16).hexdigest()
     place = known.path(f"{_NOWHERE}/{name}/{digest}")
@@ -151,7 +151,7 @@ def _describe(base: str, files: Sequence[ParquetFile]) -> str:
 
 
 def _guard(known: "_Classes", frame: Any, names: Sequence[str]) -> Any:
-    """Return the rows so that no filter on some columns is pushed down to the files.
+    """Return the rows, with no filter on some columns pushed down to the files.
 
     A dictionary stores 0.0 and -0.0 as two values, which Spark treats as equal, so a pushed-down
     filter on floats would lose rows. Marking a column "may be null" changes no value and costs
@@ -166,7 +166,7 @@ def _guard(known: "_Classes", frame: Any, names: Sequence[str]) -> Any:
 
 
 class _Classes:
-    """Spark's classes and constants, looked up once: each look-up takes up to a millisecond.
+    """Spark's classes and constants, looked up once, since a look-up takes up to a millisecond.
 
     Its attributes belong to the JVM, not to a session.
     """
@@ -210,24 +210,24 @@ _found: WeakKeyDictionary[Any, _Classes] = WeakKeyDictionary()
 
 
 def _classes(spark: SparkSession) -> _Classes:
-    jvm = _insides(spark)[0]
+    jvm = _internals(spark)[0]
     found = _found.get(jvm)
     if found is None:
         try:
             found = _found[jvm] = _Classes(jvm)
         except (Py4JError, PySparkException, TypeError) as error:
-            raise _foreign(error) from error
+            raise _incompatible(error) from error
     return found
 
 
-def _foreign(error: Exception) -> UnreachableError:
+def _incompatible(error: Exception) -> UnreachableError:
     reason = _reason(error)
     return UnreachableError(
         f"its internals are not as expected: {reason}", reason.partition(":")[0]
     )
 
 
-def _insides(spark: SparkSession) -> tuple[Any, Any]:
+def _internals(spark: SparkSession) -> tuple[Any, Any]:
     found = find_jvm(spark)
     if found is None:
         raise UnreachableError("the session uses Spark Connect", "Connect")

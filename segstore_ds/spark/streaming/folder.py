@@ -22,15 +22,15 @@ from segstore_ds.stream.connector.tasks import Reading
 class FolderStreamReader(SegstoreStreamReader):
     """Answers Spark's questions about a query over the streams of a folder.
 
-    The initial offset is the cut as it was written, as for one stream. Every later one has the
-    offset where the reading of each stream began.
+    The initial offset is the cut itself, as for one stream. Every later one has the offset at which
+    the reading of each stream began.
     """
 
     def __init__(self, folder: Folder, options: Mapping[str, Any], schema: StructType) -> None:
         if options["endCut"] != "tail":
             raise InvalidInputError(
                 "a query over many streams has no end",
-                remedy="remove endCut; with the trigger AvailableNow it ends with what is there",
+                remedy="remove endCut; with the trigger AvailableNow it ends at the current tails",
                 endCut=options["endCut"],
             )
         self._options, self._schema = options, schema
@@ -55,9 +55,9 @@ class FolderStreamReader(SegstoreStreamReader):
 
         Raises:
             InvalidInputError: This Spark does not say where a batch begins.
-            NotFoundError: A stream was dropped, and that is an error.
+            NotFoundError: Streams were dropped, and data loss is an error.
             PositionError: The checkpoint belongs to another query, or commits are gone.
-            TruncatedError: Events that are due are below the head; names them.
+            TruncatedError: The next events are below the head, and data loss is an error.
         """
         if start is None:
             raise InvalidInputError(

@@ -38,7 +38,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class SinkMessage(WriterCommitMessage):
-    """What one task staged, with how many rows Spark measured; the first one's has the plan."""
+    """What one task staged, and how many rows Spark measured; that of task 0 has the plan."""
 
     staged: StagedTask
     query_id: str
@@ -76,9 +76,8 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
     def plan(self) -> None:
         """Plan the micro-batch, in the process that makes the writer for its tasks.
 
-        The plan travels inside the writer, so that all tasks share it, and comes back with their
-        messages: Spark makes another writer in another process to commit, which must not plan.
-        Raises as `plan_write`.
+        The writer carries the plan to all tasks, and a message brings it back: to commit, Spark
+        makes another writer in another process, which must not plan. Raises as `plan_write`.
         """
         create = self._options["createIfMissing"]
         self._plan = plan_batch_write(self._storage, self._request(), create=create)

@@ -3,11 +3,11 @@
 One process asks for offsets and partitions over the life of a query. It keeps a handle on the log
 and sends one small request per idle poll. The tasks' copy of the reader holds only the columns.
 
-The start of a query must not be bound twice. Until Spark has logged the first batch, it asks for
-the initial offset again at every restart; by then `tail` is another place, and `version:3` may be
-purged. So the initial offset is the cut as it was written, which sends no request, and every later
-offset carries the offset that the cut was bound to, as `origin`. Since the two differ as text,
-Spark logs a first batch at once, even an empty one.
+The start of a query must be resolved only once. Until Spark has logged the first batch, it asks for
+the initial offset again at every restart; by then `tail` has moved, and `version:3` may be purged.
+So the initial offset is the cut itself, which takes no request, and every later offset has the
+offset that the cut was resolved to, as `origin`. The two differ as text, so Spark logs a first
+batch at once, even an empty one.
 """
 
 import logging
@@ -46,9 +46,9 @@ from segstore_ds.stream.connector.reads import Snapshot, Storage, parse_cut
 from segstore_ds.stream.connector.tasks import Reading
 
 _LOG = logging.getLogger(__name__)
-AGAIN = "load it again and restart the query: it goes on with this batch, in the new columns"
+AGAIN = "load it again and restart the query: it continues with this batch, in the new columns"
 _ENDS_EARLY = (
-    "the first batch goes from %d to %d of %d: this Spark passes no limits, so the source keeps "
+    "the first batch goes from %d to %d of %d: this Spark passes no limits, so the source applies "
     "those of its options; with the triggers AvailableNow and Once the query ends after this batch"
 )
 _TOKEN_DIGITS = 16
@@ -59,7 +59,7 @@ class StreamOffset:
     """What Spark stores of a query's progress: a position, and the offset where the query began.
 
     `reader` is the token that owns the query's named reader; "" for a query without one. `end` is
-    where the query ends, if that was bound by the time of an event.
+    the cut where the query ends, with its offset, if it is an event time.
     """
 
     position: Position
@@ -112,7 +112,7 @@ def _parse_end(value: object) -> tuple[str, int] | None:
 
 @at_boundary
 class RefusedReader(DataSourceStreamReader):
-    """Stands for a reader that its options forbid: Spark's first call raises why."""
+    """Replaces a reader whose options are not valid: Spark's first call raises the error."""
 
     def __init__(self, error: SegstoreError) -> None:
         self._error = error
@@ -155,14 +155,14 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._origin: StreamOffset | None = None
         self._reading: Reading | None = None  # of the last batch
-        # For a Spark that names no start: the end that it planned last, and that it was given last.
+        # For a Spark that passes no start: the last end planned, and the last one returned.
         self._planned: StreamOffset | None = None
         self._returned: StreamOffset | None = None
         self._published: PublishedPosition | None = None
         if options["takeover"] and options["readerName"] is None:
             raise InvalidInputError("takeover needs a name", remedy="give readerName as well")
         if (name := options["readerName"]) is not None:
-            parse_cut(f"reader:{name}")  # refuses what is no name
+            parse_cut(f"reader:{name}")  # raises for an invalid name
             strict = options["failOnDataLoss"]
             self._published = PublishedPosition(
                 self._batches.stream, name, fail_on_data_loss=strict
@@ -173,7 +173,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Offsets are planned in the one process that lives as long as the query.
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start as it was written; the module says why."""
+        """Return the start as a cut, not resolved; see the module."""
         return {"cut": self._options["startCut"]}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -189,11 +189,11 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return the next batch's end: within every limit, never back, never past `endCut`.
 
-        Of few events that wait for more it is the start.
+        If the new events are too few and wait for more, it is the start.
 
-        Spark before 4.2 gives neither argument. It asks for the end of a batch only after the batch
-        before, and makes a batch of each answer, with or without a call of `partitions`. When a
-        query restarts, it first plans an empty batch at the newest end in its checkpoint.
+        Spark before 4.2 passes neither argument. It asks for the end of a batch only after the
+        batch before, and makes a batch of each answer, with or without a call of `partitions`. When
+        a query restarts, it first plans an empty batch at the newest end in its checkpoint.
         """
         root = self._batches.follow()
         given = self._planned if start is None else parse_offset(start)
@@ -237,7 +237,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batches.check(finish.position, logged=True)
         self._planned = finish
         first, last = begun.position.offset, finish.position.offset
-        if last < first:  # Spark has kept an answer that was given before it named the checkpoint's
+        if last < first:  # Spark used an answer from before it passed the checkpoint's offset
             raise PositionError(
                 "Spark asks for a batch that ends before it begins: events would be repeated",
                 remedy="unset spark.sql.streaming.triggerAvailableNowWrapper.enabled",
@@ -264,8 +264,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the events of a partition in offset order.
 
         Raises:
-            InvalidInputError: The query has written to the stream: it would never end. Only a task
-                knows the query's id, and the stream only once a batch is committed.
+            InvalidInputError: The query writes to the stream, so it would never end. Only a task
+                knows the query's id, and the stream has it only after a committed batch.
         """
         if partition is None or partition.value is None:
             return
@@ -275,14 +275,14 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if query in owners:
                 raise InvalidInputError(
                     "the query writes to the stream that it reads",
-                    remedy="write to another stream; its batch stays here, at these offsets",
+                    remedy="write to another stream; the committed batch stays, at these offsets",
                     stream=reading.stream_id,
                     written=owners[query],
                 )
             yield from slice_batches(reading, self._schema, task)
 
     def _plan(self, snapshot: Snapshot, cuts: Mapping[str, int]) -> Reading:
-        """Plan a batch in the columns that the query began with."""
+        """Plan a batch with the columns that the query began with."""
         columns = self._check_columns(snapshot, self._reading is not None)
         reading: Reading = plan_reading(snapshot, {**self._options, **cuts, "columns": columns})
         if self._reading is not None:
@@ -294,8 +294,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the columns of the stream that the query reads.
 
         Raises:
-            SchemaMismatchError: They were changed since, or there are new ones and the user has not
-                said which to read; nothing of the batch is read.
+            SchemaMismatchError: They changed since the query began, or there are new ones and the
+                user has not named those to read; nothing of the batch is read.
         """
         try:
             columns = project(snapshot, self._options, self._schema)
@@ -313,25 +313,24 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return columns
 
     def _is_limited(self, limit: ReadLimit | None) -> bool:
-        """Tell whether limits hold; without Spark's word, those that the user has given."""
+        """Tell whether limits apply: as Spark says, or else if an option sets one."""
         if limit is not None:
             return not isinstance(limit, ReadAllAvailable)
         given = (self._options["maxRowsPerTrigger"], self._options["maxBytesPerTrigger"])
         return given != (None, None)
 
     def _may_wait(self, start: dict[str, Any] | None, limit: ReadLimit | None) -> bool:
-        """Tell whether few events may wait for more; the trigger `Once` takes what is there.
+        """Tell whether few events may wait for more; with the trigger `Once` they never do.
 
-        A Spark that tells neither limit nor trigger may run `Once` or `AvailableNow`, whose only
-        answer is the first one: as in Spark's source of Kafka, a query's first batch waits for
-        nothing.
+        A Spark that passes no limit may run `Once` or `AvailableNow`, which ask a single time. So,
+        as in Spark's source for Kafka, the first batch of a query never waits.
         """
         if start is None and limit is None:
             return self._returned is not None
         return not isinstance(limit, ReadAllAvailable)
 
     def _begin(self, root: Any) -> StreamOffset:
-        """Bind the start, once in the life of this process."""
+        """Resolve the start, once in this process."""
         if self._origin is None:
             offset = self._batches.begin()
             if self._published is not None and self._options["takeover"]:
@@ -345,7 +344,7 @@ def _check_minimum(options: Mapping[str, Any]) -> None:
     if None not in (least, most) and least > most:
         raise InvalidInputError(
             "minRowsPerTrigger is above maxRowsPerTrigger",
-            remedy="a batch could never hold that many: raise the one or lower the other",
+            remedy="a batch could never hold that many: raise the maximum or lower the minimum",
             minRowsPerTrigger=least,
             maxRowsPerTrigger=most,
         )
@@ -364,9 +363,9 @@ class PublishedPosition:
     published too. A query that ends in another way (`Trigger.Once`, `stop()`, a kill) publishes its
     last position when it starts again.
 
-    Spark does not tell a source its query's id. The reader's owner is a token of our own that
-    travels in the offsets of the checkpoint; until Spark has logged it, the registration is
-    provisional. `fail_on_data_loss` makes a position below the head an error.
+    Spark does not tell a source its query's id. So the reader's owner is a token that the offsets
+    in the checkpoint carry; until Spark has logged it, the registration is provisional. With
+    `fail_on_data_loss` a position below the head is an error.
     """
 
     def __init__(self, stream: Stream, name: str, *, fail_on_data_loss: bool) -> None:
@@ -380,8 +379,8 @@ class PublishedPosition:
     def hold(self, offset: int, logged: str) -> str:
         """Register at an offset, or publish that the query is done with everything before it.
 
-        `logged` is the token in the offset that Spark passed in, or "". It returns the token that
-        the next offset must carry.
+        `logged` is the token in the offset that Spark passed, or "". Returns the token that the
+        next offset must carry.
         """
         self._token = logged or self._token or _new_token()
         provisional = not logged
