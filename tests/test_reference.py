@@ -37,7 +37,13 @@ def test_reference_has_every_public_name_once():
     shown = re.findall(r"^::: (.+)$", REFERENCE, re.MULTILINE)
     assert len(shown) == len({*shown})
     assert {*public_names()} <= {*shown}
-    methods = ("stream.namespaces", "write.appender", "write.awaited", "stream.awaited")
+    methods = (
+        "stream.namespaces",
+        "stream.follow",
+        "stream.awaited",
+        "write.appender",
+        "write.awaited",
+    )
     rest = {name for name in shown if name not in public_names()}
     assert all(name.startswith(tuple(f"segstore_ds.{room}." for room in methods)) for name in rest)
 
