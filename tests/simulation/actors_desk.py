@@ -15,7 +15,7 @@ from zlib import crc32
 import pyarrow as pa
 from actors_upkeep import Keeper
 from actors_write import Appender
-from sim_actor import SCHEMA, Actor, key_of
+from sim_actor import SCHEMA, Actor, key_of, read_rows
 from sim_ledger import Ledger, Violation
 from sim_world import Killed, Process
 
@@ -175,6 +175,8 @@ class Desk:
             group = self.groups[name]
             for offset in range(position):
                 event = self.ledger.placed.get(offset) or self.ledger.seen.get(offset)
+                if event is None and group.without:
+                    continue  # gone before anybody read it: it may have been left out
                 left_out = event is not None and key_of(event) == group.without
                 if not left_out and offset not in group.tried | letters[name].keys():
                     raise Violation(f"{name}: {offset} is passed, and nobody did it")
@@ -239,9 +241,15 @@ class _AtDesk(Actor):
             return self.open(DEAD)
         return None
 
+    def look(self) -> None:
+        """Note what nobody may have read yet: an append of unknown outcome, and left out."""
+        stream = self.open()
+        self.ledger.read(row[:2] for row in read_rows(stream, stream.head, stream.tail))
+
     def judge(self, process: Process) -> None:
         if self is next(each for each in self.life.actors if isinstance(each, _AtDesk)):
             self.process = process
+            self.look()
             self.desk.judge(self.open(), self.dead())
             self.life.judge_stream(process, URL, self.ledger)
 
@@ -254,6 +262,7 @@ class DeskKeeper(_AtDesk, Keeper):
     """Looks after it: retention passes no event that is neither done nor dead."""
 
     def retain(self) -> None:
+        self.look()
         super().retain()
         stream = self.open()
         upto = positions(stream)

@@ -10,8 +10,10 @@ No life notices these, which other tests do:
 - a new follower gets what lies beside the segments: `test_followers_copied.py`
 - a reader's record is written without a look for a drop: `test_readers.py`
 - a follower has no hint of its newest commit: `test_followers_damaged.py`
+- a range of a lost answer counts as done, or is given back again: `test_dead_letters.py`
 """
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from random import Random
+from textwrap import dedent
 from typing import Any
 
 import pyarrow as pa
@@ -386,6 +389,22 @@ def _all_whole(_original: Any) -> Any:
     return lambda _target, segments: frozenset(segments)
 
 
+def _edited(old: str, new: str) -> Callable[[Any], Any]:
+    """Put other words in the place of some in a function's source."""
+
+    def make(original: Any) -> Any:
+        source = dedent(inspect.getsource(original))
+        assert old in source
+        made: dict[str, Any] = {}
+        code = compile(
+            f"from __future__ import annotations\n{source.replace(old, new)}", "", "exec"
+        )
+        exec(code, original.__globals__, made)  # noqa: S102 - the source is ours
+        return made[original.__name__]
+
+    return make
+
+
 def _always(value: Any) -> Callable[[Any], Any]:
     """Make a function that gives the same answer whatever it is asked."""
 
@@ -539,6 +558,14 @@ MUTANTS = (
         "dead letters are not written",
         ("stream.dead_letters:DeadLetters.write", _always(None)),
         Lives(f"{_DESK} {_LETTERS}"),
+    ),
+    Mutant(
+        "a dead letter has no number of its own",
+        (
+            "stream.dead_letters:DeadLetters.write",
+            _edited("letter.letter,", "self._context.log.root.version,"),
+        ),
+        Lives(f"{_DESK} {_LETTERS}", "lost kill", 0.02, hours=24),
     ),
     Mutant(
         "deliveries are not counted",

@@ -307,6 +307,35 @@ def test_no_lost_answer_costs_an_event():
     assert number == 6
 
 
+def test_giving_back_again_after_a_lost_answer_changes_nothing():
+    """Another member may have done it meanwhile, and the range may be somebody else's."""
+    at = 0
+    for lost in (False, True):
+        pool = Pool(max_rows=5)
+        storage = FaultStorage(pool.storage)
+        stream = open_on(storage, clock=pool.storage.time.clock)
+        first, second = stream.follow("billing", member="a", **pool.how), pool.join("b")
+        assert poll(first) == [0, 1, 2, 3, 4]
+        before = len(storage.calls)
+        if not lost:
+            first.give_back()
+            calls = storage.calls[before:]
+            at = next(n for n, call in enumerate(calls, 1) if call.startswith("create readers"))
+            continue
+        storage.fault = Fault(before + at, when="after", calls=12)
+        with pytest.raises(SegstoreError):
+            first.give_back()
+        storage.fault = None
+        wait(pool.storage, 1)
+        done = rest(second)
+        known = pool.record
+        with pytest.raises(LeaseLostError):
+            first.give_back()
+        assert replace(pool.record, number=known.number, id=known.id) == known
+        done += rest(first, second)
+        assert sorted(done) == list(range(20))
+
+
 def test_given_back_goes_to_another_member():
     pool = Pool(max_rows=5)
     first, second = pool.join("a"), pool.join("b")
