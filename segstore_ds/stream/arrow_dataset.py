@@ -1,9 +1,9 @@
-"""A stream as a dataset of Arrow: events of one version, read anew whenever it is asked.
+"""A stream as a dataset of Arrow: events of one version, which each call reads again.
 
-Arrow's own classes know only files and tables, so this is one of ours: `scanner`, through which
-libraries ask, reads the stream. Functions of Arrow that look for its own dataset inside instead
-find one of a file that is not there, whose name says what to do: an error, never other events.
-Loaded only when it is used: Arrow's datasets load pandas if it is there.
+Arrow's own classes know only files and tables, so this is a class of segstore: `scanner`, which
+libraries call, reads the stream. Functions of Arrow that read its inner dataset instead find a
+missing file, whose name says what to do: they fail, and never return other events. Imported only
+when it is used: Arrow's datasets import pandas if it is installed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
     """Events of one version of a stream, in offset order; made by `Scan.to_dataset`.
 
     `scanner`, `to_table`, `to_batches`, `head`, `count_rows` and `filter` read only what they need.
-    What Arrow can do with its own datasets alone (`join`, `sort_by`, `take`) needs a table of it.
+    What Arrow does only with its own datasets (`join`, `sort_by`, `take`) needs a table of it.
     Picklable.
     """
 

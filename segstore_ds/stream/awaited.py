@@ -18,8 +18,7 @@ class AsyncFollow(AsyncIterator[pa.RecordBatch]):
     """The batches of a stream for ``async for``, made by `Stream.afollow`; as `Follow` otherwise.
 
     A named reader registers when the loop asks for its first batch. A cancelled wait loses nothing:
-    the next one gives the batch that it has left. `close`, or an ``async with``, gives the range of
-    a member back.
+    the next one returns that batch. `close`, or an ``async with``, gives a member's range back.
     """
 
     def __init__(self, begin: Callable[[], Follow]) -> None:
@@ -29,7 +28,7 @@ class AsyncFollow(AsyncIterator[pa.RecordBatch]):
 
     @property
     def offset(self) -> int | None:
-        """Where the events begin that are not done yet; None before the first batch."""
+        """The offset of the first event that is not done; None before the first batch."""
         return None if self._follow is None else self._follow.offset
 
     @property

@@ -1,7 +1,7 @@
 """Commits of write jobs by one handle: staged once, committed once, discarded if that failed.
 
-What runs after the acknowledgement is listed here in order; none of it can fail the write. The hint
-is not in that list: the log writes it with every commit, of any writer.
+`AfterCommit` has the steps after the acknowledgement in order; none of them can fail the write. The
+hint is not among them: the log writes it with every commit, of any writer.
 """
 
 from collections import OrderedDict
@@ -58,7 +58,7 @@ class Commits:
                 try:
                     return self.commit(job, job.stage_all(data))
                 except (ConflictError, InvalidInputError):
-                    # Where others have changed the rules, what is in memory is checked again.
+                    # If others changed the rules, data that is in memory is checked again.
                     held = not (data.lent or job.repeated)
                     if not held or has_rules(self._context.log.refresh(), job):
                         raise
@@ -113,7 +113,7 @@ class Commits:
         send_refused(self._context, plan, sorted(tasks, key=attrgetter("task")), write)
 
     def keep_up(self) -> None:
-        """Run what is due after commits that were not made here."""
+        """Run the steps that are due after a commit that was made elsewhere."""
         self._after.keep_up()
 
     def _remember(self, job: WriteJob, state: str) -> None:
@@ -131,7 +131,7 @@ _PUBLISHING = Round(
 
 
 class AfterCommit:
-    """Runs one handle's work after its writes."""
+    """Runs the steps that follow a handle's writes."""
 
     def __init__(self, context: StreamContext) -> None:
         self._context = context

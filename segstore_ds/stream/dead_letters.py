@@ -1,8 +1,8 @@
-"""The stream of a reader's dead letters: events that its members rejected, or never got done.
+"""The stream of a reader's dead letters: events that its members rejected, or never completed.
 
-A letter has a number that no other of the reader has, and letters are written in the order of their
-numbers. So the number is the batch id of one idempotent writer: who writes a letter again, after a
-crash or because its member was taken for dead, changes nothing.
+The letters of a reader are numbered, and written in the order of their numbers. So the number is
+the batch id of one idempotent writer: a letter that is written again, after a crash or by a member
+that was presumed dead, changes nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ _ROWS_LIMIT = 1_000  # rejected rows of one batch, whose offsets have to fit int
 
 
 class DeadLetters:
-    """Where the members of a reader write events that they give up, with why."""
+    """Writes the events that the members of a reader give up, with the reason."""
 
     def __init__(
         self, context: StreamContext, url: UrlLike, reader: str, how: Mapping[str, Any]
@@ -57,9 +57,9 @@ class DeadLetters:
         seen: Root,
         pick: Callable[[pa.RecordBatch, str], npt.NDArray[np.bool_]],
     ) -> None:
-        """Append the events of a letter; `seen` is a root that the reader went on from.
+        """Append the events of a letter; `seen` is a root that the reader has read.
 
-        If it is of buckets of keys, `pick` tells which events are in these.
+        If the letter is for buckets of keys, `pick` tells which events are in these.
         """
         context, root = self._context, self._context.log.root
         start = Position.of(seen, letter.start)
@@ -73,14 +73,14 @@ class DeadLetters:
         if letter.rows:
             offsets, kept = events.column(_OFFSET).to_pylist(), {*letter.rows}
             events = events.take([row for row, offset in enumerate(offsets) if offset in kept])
-        told = {
+        details = {
             "_deliveries": letter.count,
             "_reason": letter.reason,
             "_member": letter.member,
             "_reader": self._reader,
             "_stream": context.storage.url,
         }
-        events = as_letters(events, told)
+        events = as_letters(events, details)
         writer = f"{root.stream_id}/{self._reader}"
         request = WriteRequest(
             schema=events.schema,
@@ -93,16 +93,16 @@ class DeadLetters:
 
 
 def check_reason(reason: str) -> str:
-    """Return a reason as it is kept."""
+    """Return a reason as it is stored: valid text of limited length."""
     if not isinstance(reason, str):
-        raise InvalidInputError("a reason is a text", remedy="say why the events are rejected")
+        raise InvalidInputError("reason is not a text", remedy="say why the events are rejected")
     return str(escape_text(reason))[:REASON_LIMIT]
 
 
 def check_rows(rows: Sequence[int] | None, offsets: pa.Array | None, span: range) -> list[int]:
-    """Return the offsets of rows of a batch; `offsets` are those of all, None for those of a span.
+    """Return the offsets of some rows of a batch, whose `offsets` are those of `span` if None.
 
-    No rows mean all of them, which need no list.
+    If `rows` is None, all of them are meant, and the list is empty.
     """
     if rows is None:
         return []

@@ -3,8 +3,8 @@
 A poll that finds nothing sends one small request. The wait between two polls doubles from 5 ms up
 to `poll_s`, and begins anew after events. A member of a reader reads the range that it has leased.
 
-With dead letters, the record that says that a batch is done also names the next one: it is fetched
-before. A batch that was given out before is read alone, in a range of its own.
+With dead letters, the record that says that a batch is done also names the next one, which is
+therefore fetched first. A batch that was given out before is read alone, as a range of its own.
 """
 
 import sys
@@ -42,7 +42,7 @@ from segstore_ds.stream.dead_letters import DeadLetters, check_reason, check_row
 POLL_S = 0.05
 FIRST_WAIT_S = 0.005
 _HIDDEN = "__segstore_offset"
-_AGAIN = "start again: it goes on with the first event that was not returned, in the new columns"
+_AGAIN = "start again: it continues with the first event that was not returned, in the new columns"
 T = TypeVar("T")
 
 
@@ -58,7 +58,7 @@ class Follow(Iterator[pa.RecordBatch]):
     next batch is the first one that was not returned: no event is lost.
 
     Attributes:
-        offset: Where the events begin that are not done yet, of a member those that it reads.
+        offset: The offset of the first event that is not done; of a member, in its range.
         reader: The named reader that publishes, or None.
     """
 
@@ -103,7 +103,7 @@ class Follow(Iterator[pa.RecordBatch]):
         self._member: MemberReader | None = None
         self._letters: DeadLetters | None = None
         self._most_deliveries = most_deliveries
-        self._offsets: pa.Array | None = None  # of the batch returned last, where some are left out
+        self._offsets: pa.Array | None = None  # of the batch returned last, if read with offsets
         if key is not None:
             check_key(stream_schema(context.status, root), self._key)
         if dead_letters is not None:
@@ -142,7 +142,7 @@ class Follow(Iterator[pa.RecordBatch]):
         return found
 
     def poll(self) -> pa.RecordBatch | float:
-        """Return the next batch, or in how many seconds to ask again: -1 where nothing follows."""
+        """Return the next batch, or the seconds until the next poll; -1 after the end."""
         batch = self._take()
         if batch is not None:
             return batch
@@ -166,7 +166,7 @@ class Follow(Iterator[pa.RecordBatch]):
     def publish(self) -> None:
         """Count every batch that was returned as done, as asking for the next one does."""
         own, passed = self._member, self._next > self.offset
-        quiet = self._key and not self._handed  # nothing to say but which events were passed
+        quiet = self._key and not self._handed  # at most, events of other members were passed
         if quiet and own is not None and not own.lapses and not (passed and own.may_tell):
             return
         self.offset = self._next
@@ -176,7 +176,7 @@ class Follow(Iterator[pa.RecordBatch]):
             except LeaseLostError:
                 self._batches, self._handed = None, False
                 raise
-            self._go_on()
+            self._switch()
         self._handed = False
 
     def renew(self) -> None:
@@ -186,12 +186,12 @@ class Follow(Iterator[pa.RecordBatch]):
             return
         _retry(partial(own.renew, self._next if self._handed or not self._key else self.offset))
         if own.offset != self.offset:  # without a batch it may have got another range
-            self._go_on()
+            self._switch()
 
     def give_back(self, *, delay: Duration = 0) -> None:
-        """Give back the batch that was returned last: it is not done, and goes to a member again.
+        """Give back the batch that was returned last: it is not done, and is given out again.
 
-        This member goes on with the next batch meanwhile.
+        This member continues with the next batch.
 
         Args:
             delay: How long the others wait, each from when it sees the record: seconds, a timedelta
@@ -238,7 +238,7 @@ class Follow(Iterator[pa.RecordBatch]):
     def _turn_down(self, give_back: Callable[[], None]) -> None:
         _retry(give_back)
         self.offset, self._handed = self._next, False
-        self._go_on()
+        self._switch()
 
     def __del__(self) -> None:
         """Leave the reader as `close` does, in a thread: this one may hold any lock."""
@@ -255,8 +255,8 @@ class Follow(Iterator[pa.RecordBatch]):
             self._member.leave()
             self._next = self.offset
 
-    def _go_on(self) -> None:
-        """Turn to the range that the member has leased, if that is not what is being read."""
+    def _switch(self) -> None:
+        """Switch to the range that the member has leased, if that is not being read."""
         own = self._member
         if own is None:
             return
@@ -265,7 +265,7 @@ class Follow(Iterator[pa.RecordBatch]):
             self._next = self._upto = self.offset = own.offset
 
     def _is_turn(self, own: MemberReader) -> bool:
-        """Tell whether the member's turn is of what is being read: other keys begin elsewhere."""
+        """Tell whether the member's turn is the one being read: other keys begin elsewhere."""
         before, now = self._turn, own.turn
         return before is not None and (before.buckets, before.delivery) == (
             now.buckets,
@@ -273,20 +273,20 @@ class Follow(Iterator[pa.RecordBatch]):
         )
 
     def _readable(self, root: Root) -> int:
-        """Return up to where events may be read."""
+        """Return the offset up to which events may be read."""
         if self._member is None:
             return root.tail
         if self._member.offset < min(self._member.end, root.head):
-            self.renew()  # after a nap others may have done its range
+            self.renew()  # if this process was suspended, others may have done its range
         end = self._take_range(self._member, root.tail)
-        # Others may have gone on behind the tail of a root that was found before a nap.
+        # If it was suspended after it found this root, others may have read beyond its tail.
         return max(min(end, root.tail), self._next)
 
     def _take_range(self, own: MemberReader, tail: int) -> int:
-        """Take a range if there is none; return up to where it is one delivery, or new."""
+        """Take a range if there is none; return the end of its first delivery, or of new events."""
         while True:
             _retry(partial(own.take, tail))
-            self._go_on()
+            self._switch()
             delivery, letters = own.delivery, self._letters
             if delivery is None:
                 return own.end
@@ -295,14 +295,14 @@ class Follow(Iterator[pa.RecordBatch]):
                     return min(own.end, delivery.end)
                 reason = f"given out {delivery.count} times, and never done"
                 _retry(partial(own.give_back, delivery.end, reason=reason))
-            elif letters is None:  # it is for members that write them
+            elif letters is None:  # only members with dead letters can write it
                 _retry(partial(own.give_back, delivery.end))
             else:
-                self._bury(own, delivery, letters)
-            self._go_on()
+                self._write_letter(own, delivery, letters)
+            self._switch()
 
-    def _bury(self, own: MemberReader, delivery: Delivery, letters: DeadLetters) -> None:
-        """Write a dead letter, and count it as done, if others have not done so meanwhile."""
+    def _write_letter(self, own: MemberReader, delivery: Delivery, letters: DeadLetters) -> None:
+        """Write a dead letter and count it as done, unless others have done so meanwhile."""
         try:
             letters.write(delivery, self._seen, own.pick)
         except WriterConflictError:
@@ -314,7 +314,7 @@ class Follow(Iterator[pa.RecordBatch]):
                 _retry(partial(own.publish, delivery.end))
 
     def _take(self) -> pa.RecordBatch | None:
-        """Return the next batch that is committed, or None; the last one returned is done."""
+        """Return the next committed batch, or None; the one returned last counts as done."""
         if self._letters is None or self._batches is None:
             self.publish()
         while (batches := self._batches or self._look()) is not None:
@@ -337,7 +337,7 @@ class Follow(Iterator[pa.RecordBatch]):
         return None
 
     def _give_out(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return a batch as the caller gets it; where deliveries are counted, name it before.
+        """Return a batch for the caller; if deliveries are counted, write first that it is given.
 
         None if it is not in the member's range any more.
         """
@@ -357,15 +357,15 @@ class Follow(Iterator[pa.RecordBatch]):
                 self._next = self._upto = self.offset = own.offset
             raise
         if own.end < self._upto:
-            self._batches = None  # others have joined, or something waits
+            self._batches = None  # others have joined, or a batch was given back
         if not is_given:
             self._batches, self._next, self._handed = None, start, False
-            self._go_on()
+            self._switch()
             return None
         return batch
 
     def _look(self) -> Iterator[pa.RecordBatch] | None:
-        """Begin to read what was committed since; None if there is nothing."""
+        """Begin to read what was committed since the last look; None if there is nothing."""
         log, before = self._context.log, self._seen
         root = log.follow()
         same = (root.stream_id, root.generation) == (before.stream_id, before.generation)
@@ -393,12 +393,12 @@ class Follow(Iterator[pa.RecordBatch]):
         found, self._upto = open_reader(reading, tasks), end
         if self._turn is None or self._turn.delivery is None:
             self._batches = _pieces(found, self._most_rows)
-        else:  # it is given out as one batch, as it was before
+        else:  # it is given out again as the same batch
             self._batches = iter(found.read_all().combine_chunks().to_batches())
         return self._batches
 
     def _own_events(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the events of a batch that are in this member's buckets; the others are passed."""
+        """Return the events of a batch that are in this member's buckets; it passes the others."""
         own = self._member
         if own is None:
             return batch
@@ -442,10 +442,10 @@ def _check_sharing(name: str | None, member: str | None, *, is_asked: bool) -> N
 def _with_hidden(
     how: Mapping[str, Any], key: list[str]
 ) -> tuple[Mapping[str, Any], frozenset[str]]:
-    """Return how to read what is needed beside what is asked for, and the columns that are not."""
+    """Return the arguments of a read with the columns that are needed here, and those to hide."""
     filtered = how["filters"] is not None or how["event_time"] is not None
     if (filtered or key) and how["offset_column"] is None:
-        how = {**how, "offset_column": _HIDDEN}  # events that are left out are passed
+        how = {**how, "offset_column": _HIDDEN}  # some events are left out
     hidden = frozenset(key) - {*(key if how["columns"] is None else how["columns"])}
     if hidden:
         how = {**how, "columns": [*how["columns"], *sorted(hidden)]}
@@ -459,7 +459,7 @@ def _pieces(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.
 
 
 def _retry(call: Callable[[], T]) -> T:
-    """Repeat a call for as long as others come first: one of them goes on each time."""
+    """Repeat a call as long as it loses races; each time another process has made progress."""
     while True:
         try:
             return call()

@@ -1,7 +1,8 @@
 """Tables of the newest event of each key: published on request and by rounds, forgotten, removed.
 
-The property of the stream says what is wanted. Who removes takes it away first and then drops the
-stream beside; who makes that stream looks for the property again before it puts events there.
+A property of the stream says which are wanted, and a stream beside it holds the newest events. A
+removal deletes the property first and then drops that stream; whoever creates that stream checks
+the property again before it appends events.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ def publish_latest(
     auto: bool | None = None,
     strict: bool = False,
 ) -> Published:
-    """Publish the newest event of each key in a format, or bring that up to date."""
+    """Publish the newest event of each key in a format, or bring that table up to date."""
     codec_of(kind)
     root = context.log.refresh()
     context.log.check_open(root)
@@ -57,7 +58,7 @@ def publish_latest(
         )
     key = (key,) if isinstance(key, str) else tuple(key)
     check_key(stream_schema(context.status, root), key, tombstone)
-    find_latest(context)  # or another stream is in its place
+    find_latest(context)  # raises if another stream is in its place
     rule = _set_rule(context, LatestRule(key, tombstone))
     done = _publish(context, rule, kind, strict=strict)
     if auto is not None:
@@ -68,7 +69,7 @@ def publish_latest(
 def _set_rule(
     context: StreamContext, wanted: LatestRule, *, add: str = "", without: str = ""
 ) -> LatestRule:
-    """Note a rule, or which formats rounds publish; no commit if that is so already."""
+    """Set a rule, or the formats that rounds publish; no commit if nothing changes."""
     known = rule_of(context.log.refresh())
     if known is not None and (known.key, known.tombstone) != (wanted.key, wanted.tombstone):
         raise InvalidInputError(
@@ -99,7 +100,7 @@ def _publish(
 
 
 def _beside(context: StreamContext) -> StreamContext:
-    """Return the stream with the newest events, which is made if there is none."""
+    """Return the stream with the newest events; create it if it is missing."""
     found = find_latest(context)
     if found is None:
         with suppress(AlreadyExistsError):
@@ -124,18 +125,18 @@ def _keep_up(beside: StreamContext) -> None:
 
 
 def may_publish_latest(root: Root) -> bool:
-    """Tell whether commits publish newest events, as far as the root alone says. Pure."""
+    """Tell by a root whether commits may publish newest events. Pure."""
     if root.dropped or root.origins:
         return False
     try:
         rule = rule_of(root)
     except CorruptionError:
-        return True  # the round says so, and no other round has to
+        return True  # this round raises the error, so that no other round fails
     return rule is not None and bool(rule.formats)
 
 
 def run_latest(context: StreamContext, *, at_once: bool = False) -> None:
-    """Bring the tables up to date that rounds publish, unless one did so within the minute."""
+    """Bring the tables that rounds publish up to date, unless one did so within the minute."""
     root = context.log.follow()
     rule = rule_of(root) if may_publish_latest(root) else None
     if rule is None:
@@ -157,7 +158,7 @@ LATEST = Round(
 
 
 def remove_latest(context: StreamContext) -> int:
-    """Remove the tables of the newest events with all that they hold; return how many objects."""
+    """Remove the tables of the newest events; return how many objects were deleted."""
     root = context.log.refresh()
     run_set_properties(context, {LATEST_PROPERTY: None})
     return _drop(context, root)
@@ -192,7 +193,7 @@ def forget_published(
 
 
 def _clean_from(beside: StreamContext, root: Root, version: int) -> int:
-    """Return the first version of newest events that has none from before a version."""
+    """Return the first version of newest events without an event of an older source version."""
     for batch in beside.log.history.batches(root):
         ours = pc.equal(batch["writer_id"], WRITER)
         clean = pc.and_(ours, pc.greater_equal(batch["batch_id"], version))

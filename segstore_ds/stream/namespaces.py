@@ -1,7 +1,6 @@
 """What belongs to a stream by name: its tags, readers, followers, pins, tables and settings.
 
-Each is a value of the stream's as of the newest version that the handle has seen, with the methods
-that change it.
+Each shows the newest version that the handle has seen, and has the methods that change it.
 """
 
 import enum
@@ -74,7 +73,7 @@ from segstore_ds.write.rules import parse_rules
 
 
 class Keep(enum.Enum):
-    """Of a setting that stays as it is."""
+    """The type of `KEEP`, the value of a setting that stays as it is."""
 
     KEEP = "keep"
 
@@ -98,12 +97,12 @@ class Tags(dict[str, Tag]):
 
         Args:
             name: Letters, digits, dots, dashes and underscores.
-            cut: Any form of cut, bound once.
+            cut: Any form of cut, resolved once.
             move: Allow a tag of that name to move here.
             keep: Keep the version that this commits, whose tail is the cut, until the tag is
                 removed: `as_of="tag:NAME"` reads the same events whatever `truncate`, `retain`,
-                an overwrite or upkeep do. It holds `retain` back from nothing. While a version is
-                kept, `redact` and rules of expiry are refused.
+                an overwrite or upkeep do. It does not hold `retain` back. While a version is kept,
+                `redact` and rules of expiry are refused.
 
         Raises:
             AlreadyExistsError: The tag names another cut.
@@ -189,8 +188,8 @@ class Readers:
         Args:
             name: Letters, digits, dots, dashes and underscores.
             owner: Who may publish under the name; one reader, one owner.
-            start: The first event it needs; None for the position published last, or the head. An
-                earlier one than published last is a `reset`: what reads by the name now ends.
+            start: The first event it needs; None for the position published last, or the head. One
+                before that position is a `reset`: a process that reads under the name now ends.
             lapse_s: After this many seconds without publication or renewal, by the store's time, it
                 holds nothing back.
             takeover: Take the name over from another owner, or after a release, at its last
@@ -219,8 +218,8 @@ class Readers:
     def reset(self, name: str, cut: CutLike) -> None:
         """Move a named reader to a cut, whatever its owner.
 
-        What reads by the name now can't undo it: its next publication is a ReaderConflictError that
-        says to start again. A streaming query starts again at its checkpoint.
+        A process that reads under the name now can't undo it: its next publication raises a
+        ReaderConflictError that says to start again. A streaming query restarts at its checkpoint.
 
         Raises:
             NotFoundError: There is no such reader.
@@ -292,8 +291,8 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
 
         Args:
             url: The follower.
-            allow_promoted: Do not ask it, since it is lost. If it was promoted, two streams go on
-                under one id.
+            allow_promoted: Do not ask it, since it is lost. If it was promoted, two streams
+                continue under one id.
 
         Raises:
             FencedError: It was promoted.
@@ -380,8 +379,8 @@ class PublishedTables(Mapping[TableFormat, Published]):
     def remove(self, format: TableFormat) -> int:  # noqa: A002 - as in `publish`
         """Delete a table's metadata and its own files, never the stream's.
 
-        Commits publish it no more, if they did. Repeat a call that failed: until then what it left
-        may count as a damaged table.
+        Commits no longer publish it. Repeat a call that failed: until then, what it left may count
+        as a damaged table.
 
         Returns:
             How many objects were deleted; 0 if there was no table.
@@ -470,7 +469,7 @@ class Settings:
         return tuple([replace(rule, column=self._called(rule.column)) for rule in rules])
 
     def _called(self, stored: str) -> str:
-        """Return the name of a column by the one that properties have."""
+        """Return the name of a column by its stored name, which properties have."""
         return self._context.log.root.epoch.names.get(stored) or stored
 
     @property
@@ -500,18 +499,18 @@ class Settings:
             key_columns: Columns by whose values events are looked up, such as a user's id; not
                 floats or nested types. None or an empty list ends it. From now on every frame of a
                 new segment gets a Bloom filter on each, and reads with a filter ``==`` or ``in`` on
-                one skip what certainly holds no such value. Existing segments get filters when a
-                compaction rewrites them, and are read until then.
+                one skip frames that certainly hold no such value. Existing segments get filters
+                when a compaction rewrites them, and are read until then.
             time_column: The column of timestamps, dates or numbers with each event's time, by which
                 events are found; None ends it. From now on every new segment and frame keeps its
                 bounds. Existing segments get them when a compaction rewrites them, and are read
                 until then; this call reads their lists once.
             rules: What events must satisfy to be appended from now on, by any writer; None for
                 nothing: ``{"not_null": ["user"], "checks": {"positive": "n > 0"}}``. A check is a
-                filter as a text, which may not be false; where a null makes it unknown it passes.
+                filter as a text, which must not be false; if a null makes it unknown, it passes.
                 A write with an event that breaks one is refused, and none of it is committed. With
                 ``"dead_letters": url`` such events of a writer's batch go to that stream, which is
-                made if it is not there, with the form of `follow`'s and `_reason`.
+                created if it is missing, in the form of `follow`'s dead letters.
             retention: A policy, or a dict such as ``{"max_age": "7d"}``, that every committer
                 applies after its commits, about once a minute; None ends it. A failure to apply it
                 is logged, and no commit fails.
@@ -553,7 +552,7 @@ class Settings:
             expiring = tuple([replace(rule, column=own[rule.column]) for rule in given])
             texts[EXPIRY_PROPERTY] = build_expiry(expiring)
             if field is None and time_column_of(root) in {rule.column for rule in expiring}:
-                texts[TIME_COLUMN] = None  # it is none any more, and must not be one again
+                texts[TIME_COLUMN] = None  # it is no time column now, and must not become one again
         refuse_time_column([rule.column for rule in expiring], field and field.name)
         if upkeep is not KEEP:
             texts[UPKEEP_PROPERTY] = build_upkeep(upkeep)

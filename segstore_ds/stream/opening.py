@@ -1,4 +1,4 @@
-"""Streams are created, opened, listed and dropped. The storage itself lists them: no catalog."""
+"""Creates, opens, lists and drops streams. There is no catalog: streams are found by listing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,7 +57,7 @@ def create(
         storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
         spark_schema: Spark's JSON of the schema, if Spark creates the stream.
         single_writer: Allow a filesystem without exclusive create.
-        exist_ok: Open the stream that is there, with the columns and the policies that it has.
+        exist_ok: Open an existing stream, with its own columns and policies.
         upkeep: What the stream's upkeep keeps (see `Settings.update`); None for no upkeep.
         retention: Which events committers drop (see there); None for none.
         key_columns: Columns by whose values events are looked up (see there).

@@ -1,9 +1,9 @@
 """A stream as a lazy frame of Polars.
 
 Polars itself reads the Parquet segments that need no cut, if the folder is local and the files hold
-the columns as the stream has them. The rest are sources of ours, to which Polars hands columns, a
-predicate and a limit; of large Parquet segments it decodes what they have fetched and checked. The
-parts follow each other in offset order.
+the columns as the stream has them. The rest is read here, by sources to which Polars passes
+columns, a predicate and a limit; they fetch and check large Parquet segments, and Polars decodes
+them. The parts follow each other in offset order.
 """
 
 import os
@@ -71,7 +71,7 @@ def _native_runs(polars: Any, read: Scan, wanted: Any) -> list[list[ParquetFile]
 
 
 def _path(url: str) -> str:
-    """Return the path of what lies on a local disk; no text for what does not."""
+    """Return the path of a location on a local disk; "" for any other location."""
     location = resolve_location(url)
     return location.path if location.scheme == "file" else ""
 
@@ -115,8 +115,8 @@ def _source(polars: Any, read: Scan, wanted: Any) -> Any:
 
         reading, tasks = asked.plan_part(needed, filters)
         engine = None
-        found = asked.reading
-        if not (found.filters or found.mirrors or found.segment_column or found.commit_time_column):
+        own = asked.reading
+        if not (own.filters or own.mirrors or own.segment_column or own.commit_time_column):
             engine = _Files(polars, wanted, reading.offset_column, finish)
         threads = read_threads(reading)
         for found in run_tasks(reading, tasks, threads=threads, engine=engine):
@@ -136,7 +136,7 @@ def _source(polars: Any, read: Scan, wanted: Any) -> Any:
 
 @contextmanager
 def _opened(fetched: Fetched) -> Iterator[Any]:
-    """Give what was fetched as a file, or as the bytes of one if all of it is there."""
+    """Yield what was fetched as a file, or as its bytes if the whole segment was fetched."""
     whole = fetched.segment.whole
     if whole is not None:
         yield whole.obj if isinstance(whole.obj, bytes) else bytes(whole)
@@ -148,8 +148,7 @@ def _opened(fetched: Fetched) -> Iterator[Any]:
 def _open_sparse(fetched: Fetched) -> IO[bytes]:
     """Return a file in memory with what was fetched and the end of the segment, each at its place.
 
-    What was not fetched is a hole, which takes no memory and reads as zeros: never as a page of
-    Parquet.
+    The rest is a hole, which takes no memory and reads as zeros: never as a page of Parquet.
     """
     index: Any = fetched.segment.index
     file = _open_empty()
@@ -177,9 +176,9 @@ def _as_frame(polars: Any, batch: pa.RecordBatch) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Files:
-    """Lets Polars decode checked frames of Parquet, as files of which nothing else is there.
+    """Lets Polars decode checked frames of Parquet, as files that hold nothing else.
 
-    It decodes in half of Arrow's time, and drops rows before it decodes their other columns.
+    Polars takes half of Arrow's time, and drops rows before it decodes their other columns.
     """
 
     polars: Any
@@ -197,7 +196,7 @@ class _Files:
                     parts = [self.finish(frame.slice(*run)) for run in fetched.runs()]
                     return self.polars.concat(parts).collect()
         except self.polars.exceptions.PolarsError:
-            pass  # Arrow reads more, and tells what is wrong
+            pass  # Arrow reads more types, and its errors say what is wrong
         batches = map(fetched.decode, fetched.data)
         frames = [_as_frame(self.polars, batch) for batch in batches if batch is not None]
         return self.finish(self.polars.concat(frames)) if frames else None

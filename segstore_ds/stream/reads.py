@@ -69,7 +69,7 @@ def _reader_of(
         """
         return scan(self, *cuts, **how).to_reader()
 
-    # Spelled out for people who ask for help.
+    # So that `help` shows the arguments.
     named = signature(scan).replace(return_annotation=pa.RecordBatchReader)
     read.__signature__ = named  # type: ignore[attr-defined]
     read.__qualname__ = "Reads.read"
@@ -114,7 +114,7 @@ class Reads:
         return f"<Stream {self.url} version={root.version} head={root.head} tail={root.tail}>"
 
     def _repr_html_(self) -> str:
-        # Another handle looks, so that showing this one moves it to no newer version.
+        # Another handle looks, so that showing this one does not move it to a newer version.
         context = self._context.apart()
         return build_cell(self.url, lambda: describe(context, storage=False))
 
@@ -189,10 +189,10 @@ class Reads:
         max_bytes: int | str | None = None,
         max_rows: int | None = None,
     ) -> int:
-        """Return the cut that lies so many bytes or events after another one, or the tail.
+        """Return the cut that is so many bytes or events after another one, or the tail.
 
-        It bounds work as `maxBytesPerTrigger` does: between the two lies at least one event, if
-        any is left, and no more than the limits allow.
+        It bounds work as `maxBytesPerTrigger` does: between the two is at least one event, if any
+        is left, and no more than the limits allow.
 
         Args:
             cut: Where to begin, as of the version that this handle has seen.
@@ -253,12 +253,12 @@ class Reads:
         fail_on_data_loss: bool = True,
         read_cache_bytes: int = options.default("readCacheBytes"),
     ) -> Scan:
-        """Bind the events between two cuts to a version; the scan reads them when it is asked.
+        """Return a scan of the events between two cuts, as of one version; it reads when asked.
 
         Args:
             start: First event; an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a
                 position, a time with a zone, or 'eventtime:T': the first event at or after T.
-            end: The event after the last, in the same forms; 'eventtime:T' is behind the last event
+            end: The event after the last, in the same forms; 'eventtime:T' is after the last event
                 before T.
             columns: Which columns, in order; None for all.
             filters: A text such as ``"n > 3 and user == 'ada'"``; ``[column, op, literal]`` lists
@@ -267,9 +267,9 @@ class Reads:
             event_time: ``(start, end)``, values of the time column: exactly the events in this
                 half-open interval, whatever their order. None leaves an end open.
             limit: The most events, the first ones that match; None for all.
-            as_of: A version by its number, or the newest one at a time, a datetime or text with a
-                zone; None for the newest.
-            replicated: The newest version that every follower has: a follower that is promoted
+            as_of: A version by its number or 'tag:NAME', or the newest one at a time, a datetime or
+                text with a zone; None for the newest.
+            replicated: The newest version that every follower has, so a follower that is promoted
                 lacks nothing that was read. An error if a follower can't be asked.
             offset_column: Name of an extra int64 column with each event's offset.
             segment_column: Name of an extra int64 column with each event's segment id.
@@ -277,7 +277,7 @@ class Reads:
             fail_on_data_loss: False starts at the head if the start is below it, with a warning in
                 the log.
             read_cache_bytes: Encoded, verified bytes of streams that this process may hold for
-                later reads; the least recently used leave first. 0 reads without the cache.
+                later reads; the least recently used are evicted. 0 reads without the cache.
 
         Examples:
             >>> stream.scan(1, "tail", columns=["n"], offset_column="at").to_arrow().to_pylist()
@@ -306,10 +306,10 @@ class Reads:
     read = _reader_of(scan)
 
     def latest(self, key: Sequence[str], *, tombstone: str | None = None, **how: Any) -> Rows:
-        """Return the newest event of each key: what a stream of changes says now.
+        """Return the newest event of each key: the current state, if events are changes.
 
-        Reads the events once, and holds the newest ones and about as many again. Each reading
-        of the rows is of the version that `latest` saw.
+        Reads the events once; memory holds the newest ones and about as many again. The rows are
+        always those of the version that `latest` saw.
 
         Args:
             key: The columns whose values are a key: any but lists, maps and structs. Null is a key.
@@ -329,7 +329,7 @@ class Reads:
             {'user': 'ada', 'n': 7}
         """
         if how.get("limit") is not None:
-            raise InvalidInputError("the newest events have no limit", remedy="leave it out")
+            raise InvalidInputError("latest takes no limit", remedy="leave it out")
         key = [key] if isinstance(key, str) else [*key]
         shown = self.scan(**how)
         check_key(shown.reading.schema, key, tombstone)
@@ -409,19 +409,19 @@ class Reads:
         once, and in order within the ranges of offsets that each leases; with a `key`, the events
         of each key in order.
 
-        New columns and wider types come with the next batch. Where columns were renamed, dropped or
-        replaced, the loop ends before the first batch that has them.
+        New columns and wider types come with the next batch. If a column that is read was renamed,
+        dropped or replaced, the loop raises an error before the first batch without it.
 
         Args:
             name: The named reader that publishes; None for none.
             owner: Who may publish under the name.
-            member: Which of those that share the reader this is; each process has a name of its
-                own, and takes over the range of one that was a member under it before.
+            member: The name of this process among those that share the reader. One that starts
+                again under its name takes over the range that it had.
             key: Columns by whose values members share: the events of a key go to one member at a
-                time, in order, and each member reads all and leaves out what is not its own. All
-                members give the same ones.
-            lease: Seconds, a timedelta or a text: after so long without a batch or a poll others
-                get the member's events. A batch has to take less.
+                time, in order. Each member reads all events and leaves out those of others. All
+                members give the same columns.
+            lease: A member that asks for no batch for so long loses its events to others, so a
+                batch has to take less: seconds, a timedelta or a text.
             start: The first event; None for the position published last, or the head, and without
                 a name for the tail. Members start where the others are, unless those events are
                 gone.
@@ -434,11 +434,11 @@ class Reads:
             timeout: End when nothing came for so long: seconds, a timedelta or a text such as
                 '30s'; None waits for ever.
             min_rows: Wait until so many events are new, before filters.
-            max_rows: Most events of a batch: what is repeated after a kill.
-            max_delay: With `min_rows`: but no longer, counted from the commit of the first of them.
-            replicated: Wait with each event until every follower has it, as for `scan`.
-            dead_letters: Location of a stream, made if it is not there, for batches that members
-                reject or were given `max_deliveries` times without getting them done. It has the
+            max_rows: Most events of a batch, so that no more are repeated after a crash.
+            max_delay: With `min_rows`: the longest wait, from the commit of the first of them.
+            replicated: Return an event only once every follower has it, as for `scan`.
+            dead_letters: Location of a stream, created if it is missing, for batches that members
+                reject, or that were given out `max_deliveries` times and never done. It has the
                 events' columns and what happened to them. With a `key` later events of the same
                 keys wait for that. For members only.
             max_deliveries: How often a batch is given out.
@@ -448,10 +448,11 @@ class Reads:
 
         Raises:
             ReaderConflictError: The name belongs to another owner, or members share it and this is
-                none, at once or while publishing.
-            LeaseLostError: The loop asked for the next batch after the lease was over and others
-                had got the events: what was done with the batch does not count.
-            SchemaMismatchError: A column that is read is another one now: start again.
+                not one; raised at once or while publishing.
+            LeaseLostError: The lease ended before the loop asked for the next batch, and others got
+                the events: the batch does not count as done.
+            SchemaMismatchError: A column that is read was renamed, dropped or replaced: start
+                again.
 
         Examples:
             >>> [batch["n"].to_pylist() for batch in stream.follow(start="head", timeout=0)]
@@ -491,7 +492,7 @@ class Reads:
         """Return the stream's current range and sizes, and what is kept of its past.
 
         `segments` counts all segments, `root_segments` those that the newest commit file lists
-        itself, and `inline_segments` those of them whose events lie in that file.
+        itself, and `inline_segments` those of them whose events are in that file.
 
         Examples:
             >>> info = stream.info()
@@ -502,7 +503,7 @@ class Reads:
         return row
 
     def metrics(self, *, storage: bool = False) -> Metrics:
-        """Measure the newest version: sizes, compaction debt, and who is how far behind.
+        """Measure the newest version: sizes, compaction debt, and the lag of readers and followers.
 
         Takes about eight requests, two for each reader, one or two for each follower, and one for
         every 65,000 segments, once per handle.
@@ -556,10 +557,10 @@ class Reads:
         operation: str | Collection[str] | None = None,
         client: str | None = None,
     ) -> Rows:
-        """Read who did what to the stream and when, oldest first, through any number of commits.
+        """Read who changed what in the stream and when, oldest first.
 
-        There is a row for each commit since the stream was made; rows outlive their versions. The
-        metadata table `history` describes the columns.
+        There is a row for each commit since the stream was created; it stays when the version is
+        forgotten. The metadata table `history` describes the columns.
 
         Args:
             start: First version.
@@ -570,7 +571,7 @@ class Reads:
             client: Only commits whose client has this text, such as a user's name.
 
         Raises:
-            InvalidInputError: There is no such operation, or it is not a time.
+            InvalidInputError: An operation does not exist, or a time is not valid.
 
         Examples:
             >>> [batch["operation"].to_pylist() for batch in stream.history()]
@@ -613,7 +614,7 @@ class Reads:
         return Rows(schema, lambda: open_table(self._context, table, root))
 
     def verify(self, *, progress: Progress = unheard) -> Report:
-        """Read all that any read can need, and report everything that is wrong; changes nothing.
+        """Read everything that a read may need, and report all damage; changes nothing.
 
         That is every kept version, the records of readers and the published tables.
 

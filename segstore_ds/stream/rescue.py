@@ -1,4 +1,4 @@
-"""Rescue: what can be done for a damaged stream by its location, since it may not open."""
+"""Rescue of damaged streams: verify, repair and salvage, by location, as one may not open."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def repair(
     single_writer: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RepairReport:
-    """Put back what is lost or damaged from where it lies once more; deletes nothing.
+    """Replace what is lost or damaged by other copies of it; deletes nothing.
 
     A file in the log that is no commit of the stream is moved to ``aside/``.
 
@@ -37,21 +37,21 @@ def repair(
     to them; a replica takes it from the folder that it replicates. A lost hint is written again.
     Events that are damaged in one commit file are copied from another one that holds them. Status
     objects are copied from their twins, and twins from their objects; what is lost under both names
-    takes a replica or a backup. Nothing is guessed. At the end the whole stream is verified, and
+    needs a replica or a backup. Nothing is guessed. At the end the whole stream is verified, and
     what stays damaged is listed with the command for it. A newest commit that can't be read is left
-    behind only with `allow_loss`: the stream goes on from the commit before, as another generation.
-    Stop writers first. Safe to repeat.
+    behind only with `allow_loss`: the stream continues from the commit before, as another
+    generation. Stop writers first. Safe to repeat.
 
     Args:
         url: The stream.
         allow_loss: Leave unreadable newest commits behind, and forget versions before a gap.
-        allow_promoted: With `allow_loss`: go on even if a folder that replicates this one can't be
-            asked whether it was promoted. Also replace a damaged commit file there that may hide a
-            promotion. If there was one, two streams go on under one id.
-        allow_redacted: With `allow_loss`: go on even if a redaction may be among the lost commits.
-            Its values come back until it is called again.
-        replica: A folder that replicates this one, to take commits from that the log lacks: needed
-            only if the commits that name it are lost, or all are.
+        allow_promoted: With `allow_loss`: continue even if a folder that replicates this one can't
+            be asked whether it was promoted. Also replace a damaged commit file there that may hide
+            a promotion. If there was one, two streams continue under one id.
+        allow_redacted: With `allow_loss`: continue even if a redaction may be among the lost
+            commits. Its values come back until it is called again.
+        replica: A folder that replicates this one and has commits that the log lacks: needed only
+            if the commits that name it are lost, or all are.
         storage_options: As in `open`.
         single_writer: As in `open`.
         clock: Time and ids.
@@ -60,7 +60,7 @@ def repair(
         NotFoundError: There is no stream, or none of its commits can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
         FencedError: Another folder was promoted in place of this one; or this one is a replica
-            whose commits can't be read, and the other one goes on.
+            whose commits can't be read, and the other one continues.
         InvalidInputError: A redaction may be lost, and that is not allowed; or `replica` does not
             replicate this folder.
         StorageError: Also if another folder can't be asked whether it was promoted.
@@ -165,7 +165,7 @@ def salvage(
     try:
         stream.append(salvager)
     except BaseException:
-        # It was created above; an append that failed in doubt may have filled it, unacknowledged.
+        # It was created above; an append with an unknown outcome may have filled it.
         run_drop(new, confirm=new.url, clock=clock, client=client_name())
         raise
     return report

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyarrow import dataset
 
 
-_NEAR_ROWS = 1 << 16  # events that are read in one go although few of them are wanted
+_NEAR_ROWS = 1 << 16  # the events between two sampled ones are read too, if they are not more
 
 
 class ScanTask:
@@ -50,7 +50,7 @@ class ScanTask:
     def start(self) -> int:
         """The offset of its first event, before filters; a lower bound where a segment is split.
 
-        The parts of a segment are cut between frames, whose places nobody has read yet.
+        The parts of a segment are cut between frames, whose offsets are known when it is read.
         """
         first = self._task.slices[0]
         return first.start + max(first.rows[0], first.claim[0])
@@ -80,10 +80,10 @@ class ScanTask:
 class Scan:
     """Events of one version of a stream, in offset order; made by `Stream.scan`.
 
-    Nothing is read before a method asks for it, and each call reads anew. Threads may share a scan,
+    Nothing is read before a method needs it, and each call reads again. Threads may share a scan,
     and it is picklable. Whatever takes Arrow's C stream takes it: `pa.table(scan)`,
-    `pl.DataFrame(scan)`, DuckDB on a variable. These raise errors of their own that hold the text
-    of ours; the methods here raise ours.
+    `pl.DataFrame(scan)`, DuckDB on a variable. These raise their own errors with the text of
+    segstore's; the methods here raise segstore's.
 
     Raises:
         FormatError: Any method: metadata can't be read; a damaged segment raises while reading.
@@ -173,7 +173,7 @@ class Scan:
             how: Arguments of pyarrow's `Table.to_pandas`, such as `types_mapper`.
 
         Raises:
-            InvalidInputError: pandas has no such values, as times of day in nanoseconds.
+            InvalidInputError: pandas can't hold a value, such as a time of day in nanoseconds.
 
         Examples:
             >>> stream.scan(limit=2).to_pandas()["n"].tolist()
@@ -194,7 +194,7 @@ class Scan:
             ) from error
 
     def to_polars(self) -> "pl.LazyFrame":
-        """Return the events as a LazyFrame of Polars, which reads when it is collected.
+        """Return the events as a LazyFrame of Polars, which reads them when it is collected.
 
         It reads only the columns, rows and segments that a query needs. On a local disk Polars
         reads Parquet segments itself if the scan has no cut, no filter and no extra column but
@@ -225,7 +225,7 @@ class Scan:
     def to_dataset(self) -> "dataset.Dataset":
         """Return the events as a `pyarrow.dataset.Dataset`, for other libraries.
 
-        It is read only as far as a scanner wants columns and events. Picklable.
+        It reads only the columns and events that a scanner needs. Picklable.
 
         Raises:
             InvalidInputError: The scan has both filters and a limit.
@@ -365,7 +365,7 @@ class Scan:
 
         Raises:
             InvalidInputError: The scan holds events in Arrow segments and `partial` is false; or it
-                has filters, which the files know nothing of.
+                has filters, which files do not apply.
 
         Examples:
             >>> layout = segstore.Layout(segment_format="parquet", inline_bytes=0)
@@ -390,7 +390,7 @@ class Scan:
     ) -> tuple[Reading, list[ReadTask]]:
         """Plan to read some of the columns, in no particular order, of the events that also match.
 
-        The limit is the caller's.
+        The caller applies the limit.
         """
         found = self.reading
         names = ("offset_column", "segment_column", "commit_time_column")
@@ -412,7 +412,7 @@ class Scan:
 
 
 def _near(offsets: Sequence[int]) -> Iterator[list[int]]:
-    """Yield ascending offsets in runs whose neighbours are near each other."""
+    """Yield ascending offsets in runs whose neighbours are near each other; see `_NEAR_ROWS`."""
     run: list[int] = []
     for offset in offsets:
         if run and offset - run[-1] > _NEAR_ROWS:

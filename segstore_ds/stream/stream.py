@@ -1,4 +1,4 @@
-"""`Stream`: everything that can be done with one stream, each method a call of its verb."""
+"""`Stream`: everything that can be done with one stream; methods call the verbs of the rooms."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -170,10 +170,10 @@ class Stream(Writes):
 
         Older versions keep the old columns. Writers that still send an old name get
         SchemaMismatchError; with `merge_schema` they add a column of that name, which is a new one:
-        values of a column that was renamed or dropped never show up in it. What was staged before,
-        and is committed later, keeps its values, but those of a dropped column. These stay in old
-        segments until a compaction leaves them out; `redact` still finds them by the column's last
-        name. Settings follow a renamed column.
+        values of a column that was renamed or dropped never show up in it. Data that was staged
+        before and is committed later keeps its values, except those of a dropped column. A dropped
+        column stays in old segments until a compaction leaves it out; `redact` still finds its
+        values by its last name. Settings follow a renamed column.
 
         Published Iceberg tables follow by field ids, Delta tables by column mapping, from the first
         commit at which a file has another name for a column than the table.
@@ -221,8 +221,8 @@ class Stream(Writes):
             min_bytes: Keep at least this many encoded bytes.
             min_age: Keep events that were committed within this time.
             respect_readers: Keep what a tag or a live reader needs.
-            max_event_age: Drop what lies before the first event whose own time, that of the time
-                column, is within this time: what 'eventtime:T' as a start would leave out.
+            max_event_age: Drop the events before the first one whose event time, in the time
+                column, is within this time: those that a start at 'eventtime:T' leaves out.
             dry_run: Drop nothing, and return what would be done.
 
         Returns:
@@ -238,9 +238,7 @@ class Stream(Writes):
             asked = RetentionPolicy(*bounds, max_event_age=max_event_age)
             return run_retain(self._context, asked, dry_run=dry_run)
         if (*bounds, max_event_age) != (None, None, None, None, True, None):
-            raise InvalidInputError(
-                "bounds are given twice", remedy="give them in the policy alone"
-            )
+            raise InvalidInputError("bounds are given twice", remedy="give them only in the policy")
         return run_retain(self._context, as_policy(policy), dry_run=dry_run)
 
     # Upkeep.
@@ -258,26 +256,26 @@ class Stream(Writes):
     ) -> Maintenance:
         """Forget old versions and delete what nothing needs: all that upkeep does, in one call.
 
-        It goes by the upkeep policy, or by the default one where upkeep is off. It also merges the
-        parts of the status and of the history, sets values to null that have expired, and publishes
-        as `publish(auto=True)` says. With `keep` it only forgets versions, with `grace` it only
+        It applies the upkeep policy, or the default one if upkeep is off. It also merges the parts
+        of the status and of the history, sets expired values to null, and publishes as
+        `publish(auto=True)` says. With `keep` it only forgets versions, with `grace` it only
         deletes objects, and with both it does these two.
 
-        Of forgotten versions the events and the rows of the history stay; only reading *as of* them
-        ends. An object goes if no kept version and no clone needs it and it was dropped longer ago
-        than the grace; or if it was staged on a version older than the grace and never committed,
-        which takes a listing of the whole stream. Metadata that can't be read stops it before an
-        object is deleted. Safe to repeat, and to run beside everything else.
+        The events of forgotten versions and their rows in the history stay; only reading *as of*
+        them ends. An object is deleted if no kept version and no clone needs it and it was dropped
+        longer ago than the grace; or if it was staged on a version older than the grace and never
+        committed, which takes a listing of the whole stream. If metadata can't be read, no object
+        is deleted. Safe to repeat, and to run beside everything else.
 
         Args:
             keep: Forget versions that were superseded longer ago (an hour at least).
             min_versions: So many of the newest versions stay, however old they are.
-            grace: Delete objects that were dropped longer ago: so long readers of older versions
-                need them, and a writing job may take.
+            grace: Delete objects that were dropped longer ago. Readers of older versions and
+                writing jobs must not take longer.
             short_grace: Allow a grace of less than a day. You promise that no reader of an older
                 version and no writing job needs more.
             free_now: For a disk that is full: forget versions that were superseded five minutes
-                ago, and delete what was dropped so long ago. You promise that none of these is
+                ago, and delete what was dropped that long ago. You promise that none of these is
                 needed: reads and jobs that began before fail (SnapshotExpiredError,
                 StagedExpiredError), as do `as_of`, `restore` and copies of such versions, and
                 other engines' reads of a published table until it is published again. Clones keep
@@ -581,7 +579,7 @@ class Stream(Writes):
         included. Publish more often than the grace of upkeep, or readers miss files.
 
         Args:
-            format: Both may be published.
+            format: The table's format; both may be published.
             latest_by: Publish a small table of the newest event of each key instead, at the
                 location of the answer, beside this one: what `latest` returns as of the version
                 that it shows, with offsets in the column ``_offset``. It is brought up to date from
@@ -591,11 +589,10 @@ class Stream(Writes):
             settle: First merge what is in no Parquet file, and publish all events.
             strict: Refuse to publish if a column has a type that the format lacks; otherwise such
                 columns are left out.
-            auto: True: from now on also after commits, in the background. The writers of the
-                stream share one publication about a minute. It is best effort: a failure is
-                logged, no commit waits for it or fails, and a later commit publishes what is
-                missing. If writing stops, the last minute is published by `maintain`. False ends
-                it; None leaves it as it is.
+            auto: True: from now on also after commits, in the background, about once a minute for
+                all writers of the stream. It is best effort: a failure is logged, no commit waits
+                for it or fails, and a later commit publishes what is missing. If writing stops,
+                `maintain` publishes the last minute. False ends it; None leaves it as it is.
 
         Returns:
             What the table shows now.
@@ -624,5 +621,5 @@ class Stream(Writes):
 
 
 def context_of(stream: Stream) -> StreamContext:
-    """Return the first argument of the verbs below the front door, for connectors."""
-    return stream._context  # noqa: SLF001 - the door of the class
+    """Return what the verbs of other rooms take as a stream, for connectors."""
+    return stream._context  # noqa: SLF001 - the only access from outside of the class

@@ -1,4 +1,4 @@
-"""The streams of a folder as one: a scan of all, and a loop over what is new in any."""
+"""The streams of a folder as one source: a scan of all, and a loop over new events of any."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from segstore_ds.read.scan import open_reader
 from segstore_ds.read.together import STREAM_COLUMN, Plan, StreamFolder, Together
 from segstore_ds.stream.follow import FIRST_WAIT_S, POLL_S
 
-_AGAIN = "begin a new loop at this one's position: it goes on in the new columns"
+_AGAIN = "begin a new loop at this one's position: it continues with the new columns"
 
 
 class StreamSet:
     """The streams of a folder as one source.
 
-    Their columns are joined by name, each with a type that holds all its values, as where schemas
-    are merged; a stream that lacks one has null there. One more column has the stream's name.
+    Their columns are merged by name, each with a type that holds all its values, as `merge_schema`
+    does; a stream that lacks one has null there. An extra column has the stream's name.
 
     Args:
         url: A folder and a pattern for the names in it, such as `s3://bucket/streams/*`.
@@ -69,22 +69,22 @@ class StreamSet:
         replicated: bool = False,
         **how: Any,
     ) -> Rows:
-        """Bind the events of all streams, each between two cuts, to their newest versions.
+        """Return the events of all streams, each between two cuts, as of their newest versions.
 
         Args:
             start: 'head', 'tail', a time, or 'eventtime:T', in each stream.
             end: The event after the last, in the same forms.
             replicated: As for `Stream.scan`.
-            how: Arguments of `Stream.scan`, but `limit`, `as_of` and `segment_column`. A filter on
-                the column of names reads nothing of the streams that it rules out.
+            how: Arguments of `Stream.scan`, but `limit`, `as_of` and `segment_column`. Streams that
+                a filter on the stream column rules out are not read.
 
         Returns:
-            The events of one stream after those of the other, ordered by name, then by offset.
+            The events, stream by stream in the order of names, and by offset in each.
 
         Raises:
             NotFoundError: There is no stream.
-            SchemaMismatchError: Two streams have a column whose types no type holds; names them.
-            InvalidInputError: A stream has a column with the name of the column of names.
+            SchemaMismatchError: No type holds the values of a column in two streams; names them.
+            InvalidInputError: A stream has a column with the name of the stream column.
 
         Examples:
             >>> pa.table(segstore.StreamSet("*").scan(columns=["n"], filters="n < 2")).to_pylist()
@@ -108,24 +108,25 @@ class StreamSet:
     ) -> "SetFollow":
         """Read events of all streams as they are committed: a loop over batches.
 
-        A stream that is created later joins from its head. A stream without news is asked again
-        after a sixteenth of the time for which it had none, at most after 30 seconds.
+        A stream that is created later joins from its head. An idle stream is polled again after a
+        sixteenth of the time since its last change, at most after 30 seconds.
 
         Args:
-            start: As for `scan`, of the streams that there are, or the `position` of a loop.
+            start: As for `scan`, in the streams that exist, or the `position` of a loop.
             max_rows: Most events between two positions, shared fairly by the streams that have new
                 ones.
             poll_s: Most seconds between two looks, which begin 5 ms apart after each batch.
             timeout: End when nothing came for so long: seconds, a timedelta or a text such as
                 '30s'; None waits for ever.
             replicated: As for `scan`.
-            fail_on_data_loss: False goes on without streams that were dropped and without events
+            fail_on_data_loss: False continues without streams that were dropped and without events
                 before a head, with a warning in the log.
             how: `columns`, `filters`, `event_time`, `offset_column` and `commit_time_column`.
 
         Raises:
             NotFoundError: There is no stream; or, while it is read, one of them was dropped.
-            SchemaMismatchError: As for `scan`; or a column that is read is another one now.
+            SchemaMismatchError: As for `scan`; or a column that is read was renamed, dropped or
+                replaced.
 
         Examples:
             >>> loop = segstore.StreamSet("*").follow(start="head", timeout=0)
@@ -184,9 +185,9 @@ class SetFollow(Iterator[pa.RecordBatch]):
 
     @property
     def position(self) -> str:
-        """Where to go on, as JSON for `start`.
+        """Where to continue, as JSON for `start`.
 
-        It passes events when the batch after them is asked for; at most `max_rows` come again.
+        It moves once all events up to the next position are done; at most `max_rows` come again.
         """
         return self._done.to_json()
 

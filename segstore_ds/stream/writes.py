@@ -37,8 +37,8 @@ def _awaited_append(
     async def aappend(self: "Writes", /, *data: _P.args, **how: _P.kwargs) -> Commit:
         """Append as `append` with the same arguments, in a thread of the event loop's pool.
 
-        An append that has begun goes on when its caller is cancelled: with a writer id and a batch
-        id it is safe to repeat.
+        An append that has begun continues when its caller is cancelled: with a writer id and a
+        batch id it is safe to repeat.
 
         Examples:
             >>> import asyncio
@@ -152,8 +152,8 @@ class Writes(Reads):
     ) -> Commit:
         """Replace the events up to the current tail by others, in one commit.
 
-        Offsets go on: the head moves to the current tail, and the new events follow it. Events that
-        others append meanwhile stay. Arguments and errors are those of `append`; with
+        Offsets continue: the head moves to the current tail, and the new events follow it. Events
+        that others append meanwhile stay. Arguments and errors are those of `append`; with
         `overwrite_schema` the schema is replaced as well.
 
         Examples:
@@ -195,7 +195,7 @@ class Writes(Reads):
             flush_seconds: Flush when an event has waited this many seconds; None for never.
             linger: Seconds that a commit may gather threads that `wait`, if several waited for the
                 last one.
-            merge_schema: Go on if others add columns: they are null in events from here.
+            merge_schema: Continue if others add columns: they are null in events from here.
             layout: Sizes and compression.
 
         Returns:
@@ -241,7 +241,7 @@ class Writes(Reads):
         Errors are those of `append`.
 
         Args:
-            schema: Of the incoming data.
+            schema: The schema of the incoming data.
             writer: The idempotence key, which also says what to do with other events under its
                 batch id.
             overwrite: Replace the events up to the current tail.
@@ -298,9 +298,9 @@ class Writes(Reads):
 def _open_ends(
     log: StreamLog, schema: pa.Schema, *, merge_schema: bool, layout: Layout
 ) -> StreamEnds:
-    """Return what an appender does with its stream.
+    """Return the functions by which an appender uses its stream.
 
-    Plans and reads run while a commit does, so each has a handle of its own.
+    Plans and reads run during a commit, so each has a handle of its own.
     """
     opened = log.root.epoch
     logs = [StreamLog(log.storage, clock=log.clock) for _ in range(3)]
@@ -311,9 +311,9 @@ def _open_ends(
     reading = threading.Lock()
 
     def check_names(context: StreamContext) -> None:
-        """Raise SchemaMismatchError if a column has another name than the appender's caller knows.
+        """Raise SchemaMismatchError if a column was renamed or dropped since the appender opened.
 
-        Names may have swapped: then events would mix that look alike.
+        Names may have been swapped: then values would get into the wrong columns.
         """
         epoch = context.log.root.epoch
         if epoch.number == opened.number:
@@ -344,7 +344,7 @@ def _open_ends(
             check_names(contexts[2])
             return found
 
-    # This process commits: it stages all frames but those that the commit can hold.
+    # This process commits: it stages only frames that the commit can't hold.
     return StreamEnds(
         schema=schema,
         plan=plan,
@@ -368,7 +368,7 @@ def _settle(context: StreamContext, job: WriteJob, rows: int, version: int | Non
     if not known:
         raise CommitUnknownError(
             "it is not known whether the appender's commit is in the log",
-            remedy="look into stream.history(), and append what is missing by another appender",
+            remedy="look into stream.history(), and append what is missing with another appender",
             version=version,
             transaction=job.transaction,
         )

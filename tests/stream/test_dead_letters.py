@@ -165,7 +165,7 @@ def test_renewing_without_a_batch_passes_no_event():
     assert poll(first) == [1]  # of a range that ends there now
     wait(pool.storage, 2)
     second._member.take(20)
-    second._go_on()
+    second._switch()
     assert second.offset == 2
     first.close()
     second.renew()
@@ -199,7 +199,7 @@ def test_what_cannot_be_asked():
     for rows in ([], [5], [-1], range(2000)):
         with pytest.raises(InvalidInputError):
             follow.reject("why", rows=rows)
-    with pytest.raises(InvalidInputError, match="a reason is a text"):
+    with pytest.raises(InvalidInputError, match="reason is not a text"):
         follow.reject(7)
     with pytest.raises(InvalidInputError):
         follow.give_back(delay=-1)

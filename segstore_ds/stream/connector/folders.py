@@ -1,4 +1,4 @@
-"""Folders of streams: planned of one version of each, in one process; tasks read parts of many."""
+"""Folders of streams: planned as of one version of each; a task may read parts of many."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class FolderSnapshot(Together):
 
     @property
     def pinned(self) -> dict[str, bytes]:
-        """The versions as bytes that travel with a plan."""
+        """The versions as bytes, which a plan carries."""
         return {name: Snapshot(*found).pinned for name, found in self.streams.items()}
 
     def plan(  # type: ignore[override]
@@ -51,7 +51,7 @@ class FolderSnapshot(Together):
         partition_bytes: int = options.default("partitionBytes"),
         min_partitions: int | None = None,
     ) -> list[Part]:
-        """Split plans into parts of about a size; one may hold events of many small streams."""
+        """Split plans into parts of about one size; one may hold events of many small streams."""
         each = min_partitions and -(-min_partitions // max(len(plans), 1))
         tasks = [
             (reading, task, Snapshot(context, root).owners)
@@ -101,7 +101,7 @@ class Folder:
         return split_pattern(url) is not None
 
     def snapshot(self, pinned: Mapping[str, bytes] | None = None) -> FolderSnapshot:
-        """Return the versions that travel with a plan, or the newest ones."""
+        """Return the versions that a plan carries, or the newest ones."""
         if pinned is None:
             return self.some(self.streams.whole())
         found = {name: Snapshot.at(self.streams.inner(name), pinned[name]) for name in pinned}
@@ -110,14 +110,14 @@ class Folder:
     def some(
         self, streams: Mapping[str, tuple[StreamContext, Root]], columns: pa.Schema | None = None
     ) -> FolderSnapshot:
-        """Return some streams at their versions, and the columns that they have in any case."""
+        """Return some streams at their versions, with columns that the schema has in any case."""
         return FolderSnapshot(streams, self.column, columns)
 
     def batches(self, start: str, **how: Any) -> FolderBatches:
-        """Return what plans the batches of a query."""
+        """Return the planner of a query's batches."""
         return FolderBatches(self.streams, start, **how)
 
     @staticmethod
     def progress(offset: Mapping[str, Any]) -> Progress | None:
-        """Return the progress that a query's offset says; None for the initial one."""
+        """Return the progress in a query's offset; None for the initial offset."""
         return None if "cut" in offset else Progress.parse(offset)

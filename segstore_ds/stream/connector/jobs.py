@@ -52,10 +52,10 @@ class TableJob(Job, Protocol):
     """A job whose rows pass through an engine's data, as rows of a metadata table."""
 
     def take(self, rows: Iterable[Mapping[str, Any]], /) -> Iterator[Any]:
-        """Return what rows of the table mean; InvalidInputError for one that was altered."""
+        """Return the job's rows for rows of the table; InvalidInputError if one was altered."""
 
     def discard(self, done: Sequence[Any], /) -> None:
-        """Delete what tasks did for a commit that was never tried; never raises."""
+        """Delete what tasks staged for a commit that was never tried; never raises."""
 
 
 def open_on_engine(storage: Storage, launch: Launch, *, client: str) -> Stream:
@@ -67,10 +67,9 @@ def open_on_engine(storage: Storage, launch: Launch, *, client: str) -> Stream:
 def find_write(
     storage: Storage, transaction: str, writer_id: str | None, batch_id: int | None
 ) -> Commit | None:
-    """Return the commit of a write that has succeeded; None if it can't be told apart any more.
+    """Return the commit of a write that has succeeded; None if it can't be found any more.
 
-    A writer's batch that was there before has another transaction: it is what the writer committed
-    last.
+    If the writer's batch was committed before, with another transaction id, it is that commit.
     """
     stream = open_stream(storage)
     context = context_of(stream)
@@ -97,7 +96,7 @@ def plan_compaction(snapshot: Snapshot, options: Mapping[str, Any]) -> list[dict
 
 
 def plan_compaction_job(storage: Storage, options: Mapping[str, Any]) -> CompactJob:
-    """Fix what the tasks and the commit of a compaction share; its rows have its targets."""
+    """Return what the tasks and the commit of a compaction share; the rows have the targets."""
     context = context_of(open_stream(storage))
     return plan_job(context, context.log.root, layout_of(options), stages=True)
 
@@ -112,7 +111,7 @@ def commit_compaction(job: CompactJob, client: str, done: Sequence[Replacement])
 def plan_segments_copy(
     source: Storage, target: Storage, copy_id: str, *, seal: bool, client: str
 ) -> SegmentsCopy:
-    """Fix what a copy of rows of the table `segments` copies; raises as its methods do."""
+    """Plan a copy whose rows are those of the table `segments`; raises as its methods do."""
     context = replace(context_of(open_stream(source)), client=client_text(client))
     request = CopyRequest(copy_id, SEGMENTS, SEGMENTS, seal)
     return plan_copy_segments(context, target, request, whole=True)
@@ -126,7 +125,7 @@ def watch_streams(
     registry: Any,
     meter_provider: Any,
 ) -> Watch:
-    """Return a watch on streams and on queries that are told to it; its samples are exported."""
+    """Return a watch on streams, and on the queries that it is told of; export its samples."""
     watch = Watch(urls, storage_options=storage_options, every_s=every_s)
     export_samples(watch.samples, registry=registry, meter_provider=meter_provider)
     return watch

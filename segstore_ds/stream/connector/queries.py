@@ -33,14 +33,14 @@ from segstore_ds.write.staged import StagedTask
 __all__ = ["MicroBatches", "commit_batch"]
 _KEPT: dict[bytes, Stream] = {}
 KEPT_HANDLES = 8
-BATCH_SEGMENTS = 1000  # bounds the first micro-batch, which meets all of history
-BoundEnd = tuple[str, int]  # a cut as it was written, and the offset that it was bound to
+BATCH_SEGMENTS = 1000  # bounds the first micro-batch, which may cover all of the stream
+BoundEnd = tuple[str, int]  # a cut as text, and the offset that it was resolved to
 
 
 def commit_batch(
     storage: Storage, plan: BatchPlan, request: WriteRequest, tasks: Sequence[StagedTask]
 ) -> None:
-    """Commit a micro-batch by its request's writer; one that is in the stream changes nothing."""
+    """Commit a micro-batch under its request's writer; a repeated one changes nothing."""
     if request.writer is None:
         raise InternalError("a micro-batch without a writer")
     stream = _open_kept(storage, plan.root.stream_id)
@@ -99,7 +99,7 @@ class MicroBatches:
         self._end_text = end
         self._end_cut = _parse_end(end)
         self._end: int | None = None
-        self._held = False
+        self._checked = False
         self._replicated = replicated
         self._shown: Root | None = None  # the newest that is acknowledged
 
@@ -121,7 +121,7 @@ class MicroBatches:
         return self._context.log.root if self._shown is None else self._shown
 
     def begin(self) -> int:
-        """Bind the start to an offset."""
+        """Resolve the start to an offset."""
         root, cut = self._root, parse_cut(self._start)
         offset = resolve_cut(self._context, root, cut)
         if cut.kind == "tail" and self.target is not None:
@@ -131,18 +131,20 @@ class MicroBatches:
             if self._end_cut.kind == EVENT_TIME:
                 self._end = offset  # no event before that time is left
                 return offset
-            raise InvalidInputError("start is after end", start=offset, end=end)
+            raise InvalidInputError(
+                "start is after end", remedy="give a later end", start=offset, end=end
+            )
         return offset
 
     @property
     def kept_end(self) -> BoundEnd | None:
-        """Where an end at an event's time was bound; a restart must not bind it again."""
+        """An end at an event time with its offset; a restart must not resolve it again."""
         if self._end is None or self._end_cut is None or self._end_cut.kind != EVENT_TIME:
             return None
         return self._end_text, self._end
 
     def keep_end(self, bound: BoundEnd | None) -> None:
-        """Use the end that an earlier run of the query has bound, unless it had another cut."""
+        """Use the end that an earlier run of the query resolved, unless it had another cut."""
         if bound is not None and bound[0] == self._end_text:
             self._end = bound[1]
 
@@ -152,12 +154,12 @@ class MicroBatches:
         After that the handle itself notices if commits that it has seen are gone.
         """
         check_position(self._root, position)
-        if logged and not self._held:
+        if logged and not self._checked:
             check_held(self._context, position)
-            self._held = True
+            self._checked = True
 
     def available(self) -> int:
-        """Return how far the query may go as of the newest root seen."""
+        """Return the offset up to which the query may read, as of the newest root seen."""
         root = self._root
         bounds = (root.tail, self.target, self._bound_end(root))
         return min(bound for bound in bounds if bound is not None)

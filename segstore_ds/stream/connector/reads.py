@@ -1,4 +1,4 @@
-"""Reads: planned of one version, a snapshot, in one process; `tasks` of others run them."""
+"""Reads: planned as of one version, a snapshot, in one process; tasks in others run them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,14 +46,14 @@ class Snapshot:
 
     @classmethod
     def at(cls, storage: Storage, pinned: bytes) -> Self:
-        """Return the snapshot that gave these bytes; sends no request."""
+        """Return the snapshot whose `pinned` bytes these are; sends no request."""
         log = StreamLog(storage)
         log.adopt(ROOT_CODEC.decode_file(pinned, "pinned"))
         return cls(StreamContext.of(log), log.root)
 
     @property
     def pinned(self) -> bytes:
-        """The version as bytes that travel with a plan."""
+        """The version as bytes, which a plan carries."""
         return ROOT_CODEC.encode_file(self.root)
 
     @property
@@ -96,7 +96,7 @@ class Snapshot:
         end_event_time: str | None = None,
         **how: Any,
     ) -> Reading:
-        """Return what all tasks of a read share; `how` as `Stream.scan` takes it."""
+        """Return the plan that all tasks of a read share; `how` is as for `Stream.scan`."""
         if (start_event_time, end_event_time) != (None, None):
             how["event_time"] = (start_event_time, end_event_time)
         return plan_reading(self.context, self.root, start_cut, end_cut, **how)
@@ -122,8 +122,8 @@ class Snapshot:
     def parquet(self, reading: Reading, epochs: Sequence[int]) -> tuple[list[ParquetFile], bool]:
         """Return the Parquet segments of a read that a plain Parquet reader reads as we do.
 
-        They are those of the given epochs. The second value says whether they are all of the read.
-        A read that wants commit times, which no file holds, has none; nor has one of a clone that
+        They are those of the given epochs. The second value says whether they are the whole read.
+        A read with commit times has none, since no file holds them; nor has a read of a clone that
         shares segments.
         """
         if reading.commit_time_column is not None or any(origins_of(self.root)):

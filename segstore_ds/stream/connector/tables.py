@@ -1,4 +1,4 @@
-"""Metadata tables, in a module of their own: loads and tasks of events need none of it."""
+"""Metadata tables, in a module of their own: reads of events need not import it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class MetadataRows:
 
     def spans(self) -> list[tuple[int, int]]:
         """Return offset ranges that cover the table, for reading it in parallel."""
-        held = self.snapshot
-        return plan_table(held.context.status, held.root, find_table(self.name))
+        at = self.snapshot
+        return plan_table(at.context.status, at.root, find_table(self.name))
 
     def read(self, span: tuple[int, int] | None = None) -> pa.RecordBatchReader:
         """Return the table, or of a table by range the rows of one span."""

@@ -1,4 +1,4 @@
-"""What a task of a read needs: its part of the plan, and no more."""
+"""What a task of a read imports: the types of its part of a plan, and the function that runs it."""
 
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task

@@ -46,8 +46,8 @@ def build_write(
 ) -> WriteRequest:
     """Return the write that options of one of the two scopes ask for.
 
-    `client` is what writes, beside segstore. `query` are the id, the batch id and the claim of a
-    streaming query, which owns its writer id; until they are known the request has no writer.
+    `client` names what writes through segstore. `query` has the id, the batch id and the claim of a
+    streaming query, which owns its writer id; until they are known, the request has no writer.
     """
     streaming, writer = "batchId" not in options, None
     rules: Any = {"takeover": options["takeover"], "on_repeat": options["onRepeat"]}
@@ -76,12 +76,12 @@ def build_write(
 
 
 def client_text(client: str) -> str:
-    """Return a commit's client for the history: this package, and what writes beside it."""
+    """Return a commit's client for the history: this package, and what writes through it."""
     return client_name(client)
 
 
 def layout_of(options: Mapping[str, Any]) -> Layout:
-    """Return how options lay segments out."""
+    """Return the layout that options ask for."""
     return Layout(
         compression=options["compression"],
         frame_rows=options["frameRows"],
@@ -100,8 +100,8 @@ def plan_write(storage: Storage, request: WriteRequest, *, create: bool) -> Writ
 def plan_batch_write(storage: Storage, request: WriteRequest, *, create: bool) -> BatchPlan:
     """Plan a micro-batch of a streaming query; raises as `plan_write`.
 
-    That the stream is sealed or has other columns ends the query only if the batch is new: the plan
-    keeps the error for `commit_batch`.
+    If the stream is sealed or has other columns, only a new batch fails: the plan keeps the error
+    for `commit_batch`.
     """
     return plan_batch(open_or_create(storage, request, create=create), request)
 
@@ -143,5 +143,5 @@ def open_to_commit(storage: Storage) -> "Stream":
 
 
 def discard_staged(storage: Storage, tasks: Sequence[StagedTask]) -> None:
-    """Delete what tasks staged for a job that was never handed to a commit; never raises."""
+    """Delete what tasks staged for a job whose commit was never tried; never raises."""
     delete_staged(storage, (segment for task in tasks for segment in task.segments))
