@@ -44,7 +44,7 @@ def parse_common_cut(given: CutLike) -> Cut:
     cut = parse_cut(given)
     if cut.kind not in _CUTS:
         raise InvalidInputError(
-            "cut has no meaning for several streams",
+            "cut is a place in one stream",
             remedy="give 'head', 'tail', a time, or 'eventtime:TIME'",
             cut=given,
         )
