@@ -37,7 +37,7 @@ def test_register_sets_options_and_explains_their_cost(untuned):
     assert dict(said.settings) == {SIZING: "2147483647"}
     assert untuned.conf.get(SIZING) == "2147483647"
     assert str(said).startswith(f"{SIZING}=2147483647: ")
-    assert "lower that for wide rows" in str(said)
+    assert "lower it for wide rows" in str(said)
     untuned.conf.set(SIZING, "1000000")  # the user's own value
     assert "nothing was set" in str(segstore.spark.register(untuned))
     assert untuned.conf.get(SIZING) == "1000000"

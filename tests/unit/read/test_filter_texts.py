@@ -65,7 +65,7 @@ def test_between_quotes_every_character_is_itself(value, quote):
         ("user.name == 'a'", r"col\('user.name'\)"),
         ("user like '%a'", "only prefixes"),
         ("user like 'a_%'", "only prefixes"),
-        ("user not like 'a%'", "not can't be applied"),
+        ("user not like 'a%'", "can't be negated"),
         ("lower(user) == 'a'", "no function lower"),
         ("n & 1", "write and, or, not"),
         ("n == m", "a column and a literal"),
