@@ -301,21 +301,21 @@ def history_rows(
             continue
         before = np.concatenate([[head if versions[0] else heads[0]], heads[:-1]])
         head = int(heads[-1])
-        told = batch["merged"].to_pylist()
-        low, high = _affected(batch, before, told)
+        details = batch["merged"].to_pylist()
+        low, high = _affected(batch, before, details)
         columns = {name: batch[name] for name in batch.schema.names}
         columns |= {
-            "merged": _texts(text if (text or "").startswith("[") else None for text in told),
+            "merged": _texts(text if (text or "").startswith("[") else None for text in details),
             "start": pa.array(low, mask=low >= high),
             "end": pa.array(high, mask=low >= high),
-            "changed": _texts(text if (text or "").startswith("{") else None for text in told),
+            "changed": _texts(text if (text or "").startswith("{") else None for text in details),
             "reason": _texts(reasons.get(name) or None for name in batch["writer_id"].to_pylist()),
         }
         found = pa.RecordBatch.from_arrays([*columns.values()], schema=HISTORY)
         yield found.slice(int(np.searchsorted(versions, start)))
 
 
-def _affected(batch: pa.RecordBatch, before: Any, told: list[str | None]) -> tuple[Any, Any]:
+def _affected(batch: pa.RecordBatch, before: Any, details: list[str | None]) -> tuple[Any, Any]:
     """Return starts and ends of the events that each commit added, dropped or replaced.
 
     `before` has the head before each commit; rows that a compaction replaces below it don't count.
@@ -324,7 +324,7 @@ def _affected(batch: pa.RecordBatch, before: Any, told: list[str | None]) -> tup
     none, most = np.iinfo(np.int64).max, np.int64(0)
     low = np.minimum(np.where(rows > 0, tail - rows, none), np.where(head > before, before, none))
     high = np.maximum(np.where(rows > 0, tail, most), np.where(head > before, head, most))
-    for place, text in enumerate(told):
+    for place, text in enumerate(details):
         for run in _runs(text) if text and text.startswith("[") else ():
             low[place] = min(low[place], max(run.start, before[place]))
             high[place] = max(high[place], run.end)

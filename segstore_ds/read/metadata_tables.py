@@ -158,8 +158,8 @@ class _SegmentCommits:
             self._batches, self._whole = iter(()), False
             return False
         operations = rows["operation"].to_numpy(zero_copy_only=False)
-        told = ("segments", "version", "time")
-        made, versions, times = (column_values(rows, name) for name in told)
+        wanted = ("segments", "version", "time")
+        made, versions, times = (column_values(rows, name) for name in wanted)
         lost = np.append(operations == Operation.LOST, self._lost)
         made = made + NUMBERS_SKIPPED * (lost[:-1] & ~lost[1:])
         starts = self._least - np.cumsum(made[::-1])[::-1]

@@ -160,7 +160,7 @@ class FolderBatches:
         if gone and self._strict:
             raise NotFoundError(
                 "streams were dropped, or replaced, while they were read",
-                remedy="set fail_on_data_loss=False to go on without them",
+                remedy="set fail_on_data_loss=False to continue without them",
                 streams=gone,
                 url=self.folder.url,
             )

@@ -79,7 +79,7 @@ class SeenReader:
         return max(self.record.offset, root.head)
 
     def lags(self, root: Root) -> bool:
-        """Tell whether the reader can't go on: it is below the head or in another generation."""
+        """Tell whether the reader can't continue: it is below the head or in another generation."""
         return self.record.generation != root.generation or self.record.offset < root.head
 
 

@@ -114,8 +114,8 @@ def recommended_conf() -> dict[str, str]:
     """Return all settings that make the format fast, for a session's builder.
 
     `register` then has nothing to set. With these settings Spark no longer measures each row that
-    is written, so a batch is bounded by `spark.sql.execution.arrow.maxRecordsPerBatch` alone: set
-    that lower for rows of tens of kilobytes.
+    is written, so only `spark.sql.execution.arrow.maxRecordsPerBatch` bounds a batch: set it lower
+    for rows of tens of kilobytes.
 
     Returns:
         Spark's names and values, all texts.

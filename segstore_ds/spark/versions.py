@@ -1,4 +1,4 @@
-"""What differs between Spark's versions and clients, told by what they have, never by a number.
+"""What differs between Spark's versions and clients, detected by what they have, not by numbers.
 
 Other modules of this package import these names only from here. Spark before 4.2 passes a streaming
 source neither the start of a batch nor a limit, and has no class for either; before 4.1 it has no

@@ -150,6 +150,6 @@ class AfterCommit:
         self.keep_up()
 
     def keep_up(self) -> None:
-        """Start upkeep, expiry and publishing if they are due; nobody waits for them."""
+        """Start upkeep, expiry and publishing in the background if they are due."""
         with _UPKEEP:
             self._upkeep.start_if_due()

@@ -1,7 +1,8 @@
 """Following a stream: its events as they are committed, on a handle of its own.
 
 A poll that finds nothing sends one small request. The wait between two polls doubles from 5 ms up
-to `poll_s`, and begins anew after events. A member of a reader reads the range that it has leased.
+to `poll_s`, and starts at 5 ms again after events. A member of a reader reads the range that it has
+leased.
 
 With dead letters, the record that says that a batch is done also names the next one, which is
 therefore fetched first. A batch that was given out before is read alone, as a range of its own.

@@ -223,7 +223,7 @@ class Readers:
 
         Raises:
             NotFoundError: There is no such reader.
-            TruncatedError: The cut lies below the head.
+            TruncatedError: The cut is below the head.
             ReaderConflictError: Members share the reader: stop them first.
 
         Examples:

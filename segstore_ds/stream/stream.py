@@ -215,7 +215,7 @@ class Stream(Writes):
         timedelta, or texts such as ``"7d"`` (s, m, h, d, w).
 
         Args:
-            policy: The bounds as one value, a dict of the arguments below or a policy; alone.
+            policy: The bounds as one value, instead of the others: a policy, or a dict of them.
             max_bytes: Drop the oldest segments while the rest is larger (encoded bytes).
             max_age: Drop events that were committed longer ago.
             min_bytes: Keep at least this many encoded bytes.
@@ -381,8 +381,8 @@ class Stream(Writes):
         Offsets, order, counts, cuts, readers and checkpoints stay as they are. It covers every
         event that is stored below the tail of its first call, also those that the head or a
         truncation hides; it ends only when none of them matches. Safe to repeat, to kill at any
-        point, and to run beside readers, writers and compactions. An interrupted call goes on when
-        it runs again with the same id, and a finished one does nothing.
+        point, and to run beside readers, writers and compactions. An interrupted call continues
+        when it runs again with the same id, and a finished one does nothing.
 
         Restoring or cloning a version from before it is refused from then on. Such versions can
         still be read until they are forgotten, and their objects stay for the grace of upkeep.

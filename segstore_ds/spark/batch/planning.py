@@ -82,7 +82,7 @@ def load(source: Source) -> tuple[StructType, Pinned | None, PartsReader | None]
     if not reading.result_schema.names:
         raise InvalidInputError(
             "the requested schema has no columns",
-            remedy='to count alone, give offsetColumn="offset" as well',
+            remedy='to count events, give offsetColumn="offset" as well',
         )
     schema = from_stored(reading.result_schema, snapshot.spark_schema)
     sends_nothing = (
