@@ -68,6 +68,16 @@ def test_busy_reader_lists_its_records_once_a_second():
     assert len(objects(storage, "readers/etl")) <= 5 + 8 + 2 * 16
 
 
+def test_reader_that_publishes_seldom_looks_at_its_last_record_and_lists_none():
+    stream, storage = make_stream(3)
+    reader = stream.readers.register("etl")
+    listed = storage.stats.requests["list"]
+    for _ in range(5):
+        wait(storage, 3.0)
+        reader.publish(7)
+    assert storage.stats.requests["list"] == listed
+
+
 def test_reader_may_start_anywhere_between_head_and_tail():
     """Any form of cut; beyond the tail there is nothing to need."""
     stream, _ = make_stream(3)
@@ -368,6 +378,29 @@ def test_deleted_newest_record_is_noticed_on_disk(tmp_path):
     assert problem.where == "readers/etl"
     with pytest.raises(MissingObjectError, match="records of a reader are gone"):
         stream.readers.register("etl")
+
+
+def test_handle_that_lost_races_takes_no_number_of_a_record_that_is_gone():
+    """It has read records up to the gap, but the hint proves that there was one more."""
+    stream, storage = make_stream(1)
+    first = stream.readers.register("etl")
+    second = open_on(storage, clock=stream._log.clock).readers.register("etl")
+    second.publish(3)
+    second.publish(5)
+    storage.delete(max(objects(storage, "readers/etl")))
+    with pytest.raises(MissingObjectError, match="records of a reader are gone"):
+        first.publish(7)
+
+
+def test_late_release_is_done_once_although_the_record_before_it_was_damaged():
+    """Whether that record still stands can't be told, so the newest one is looked for."""
+    stream, storage = make_stream(1)
+    reader = stream.readers.register("etl")
+    wait(storage, 60.0)
+    spoil(storage, b"x")
+    reader.release()
+    assert held(stream) == {}
+    assert len(objects(storage, "readers/etl")) == 2
 
 
 def test_late_note_of_a_readers_newest_record_is_no_alarm():
