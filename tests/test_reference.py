@@ -105,9 +105,8 @@ def error_rows() -> list[str]:
         for one in vars(errors).values():
             if inspect.isclass(one) and cls in one.__bases__:
                 again = " (retryable)" if one.retryable else ""
-                name = f"{'└ ' * depth}`{one.__name__}`{again}"
-                code = f"[`{one.code}`](#{one.code.lower()})"
-                rows.append(f"| {name} | {code} |")
+                name = f"{'  ' * depth}- `{one.__name__}`{again}"
+                rows.append(f"{name}: [`{one.code}`](#{one.code.lower()})")
                 rows += below(one, depth + 1)
         return rows
 
@@ -115,7 +114,7 @@ def error_rows() -> list[str]:
 
 
 def test_errors_are_the_programs():
-    assert re.findall(r"^\| .*`\w+Error`.*$", ERRORS, re.MULTILINE) == error_rows()
+    assert re.findall(r"^ *- `\w+Error`.*$", ERRORS, re.MULTILINE) == error_rows()
 
 
 def all_commands() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The clients in Go and JavaScript of the page on other engines, as a reader would run them."""
+"""The clients in Go and JavaScript beside the page on other engines, as a reader would run them."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import pytest
 
 import segstore_ds as segstore
 
-PAGE = Path(segstore.__file__).parent / "docs" / "other_engines.md"
+DOCS = Path(segstore.__file__).parent / "docs"
 SEEN = "bob 2\ncyd 3\n"
 
 pytestmark = pytest.mark.slow
@@ -32,11 +32,6 @@ def place(tmp_path: Path) -> Iterator[str]:
         server.terminate()
 
 
-def _write(language: str, path: Path) -> None:
-    (code,) = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    path.write_text(code, encoding="utf-8")
-
-
 def _run(*command: str, folder: Path) -> str:
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
@@ -48,7 +43,7 @@ def _run(*command: str, folder: Path) -> str:
 @pytest.mark.sweep  # of its minute and a half, all but a second compiles the client
 @pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
 def test_go(place, tmp_path):
-    _write("go", tmp_path / "main.go")
+    shutil.copy(DOCS / "flight.go", tmp_path)
     (tmp_path / "go.mod").write_text("module example\n\ngo 1.24\n", encoding="utf-8")
     _run("go", "mod", "tidy", folder=tmp_path)
     assert _run("go", "run", ".", place, folder=tmp_path) == SEEN
@@ -56,7 +51,8 @@ def test_go(place, tmp_path):
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")
 def test_javascript(place, tmp_path):
-    _write("javascript", tmp_path / "client.mjs")
-    packages = re.findall(r"`npm install (.*?)`", PAGE.read_text(encoding="utf-8"))[0].split()
+    shutil.copy(DOCS / "flight.mjs", tmp_path)
+    page = (DOCS / "other_engines.md").read_text(encoding="utf-8")
+    packages = re.findall(r"`npm install (.*?)`", page)[0].split()
     _run("npm", "install", "--no-audit", "--no-fund", *packages, folder=tmp_path)
-    assert _run("node", "client.mjs", place, folder=tmp_path) == SEEN
+    assert _run("node", "flight.mjs", place, folder=tmp_path) == SEEN
