@@ -87,8 +87,7 @@ class _InnerFolder:
         if shown is not None and shown.transaction == newest.transaction:
             return shown
         found = self.context.log.acknowledged() if acknowledged else newest
-        same = shown is not None and shown.transaction == found.transaction
-        return shown if same and shown is not None else found
+        return shown if shown is not None and shown.transaction == found.transaction else found
 
 
 class StreamFolder:

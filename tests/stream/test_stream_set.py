@@ -319,6 +319,19 @@ def test_news_is_late_by_a_sixteenth_of_the_silence_at_most() -> None:
         assert waited_s <= min(silence_s / 16, 30) + 0.5
 
 
+def test_a_folder_that_has_just_been_seen_without_a_stream_is_asked_again_soon(
+    url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a").mkdir()
+    time = VirtualTime()
+    streams = StreamFolder.open(f"{url}/*", None, single_writer=False, clock=time.clock)
+    streams.look()
+    create(f"{url}/a", 1)
+    time.advance(0.25)
+    streams.look()
+    assert [*streams.streams] == ["a"]
+
+
 def test_a_listing_that_lacks_a_stream_does_not_drop_it(url: str) -> None:
     stream = create(f"{url}/a", 1)
 
