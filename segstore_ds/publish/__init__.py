@@ -1,1 +1,1 @@
-"""Published tables: a stream's Parquet-backed history as a table of other engines, not copied."""
+"""Published tables: a stream's Parquet segments as a table of other engines, without a copy."""

@@ -1,12 +1,12 @@
-"""Publishing by itself: after commits, in the background, at most about once a minute.
+"""Automatic publishing: after commits, in the background, at most about once a minute.
 
-No commit waits for a round, and what one process leaves undone, the next round of any writer does.
-A property of the stream names the formats. When the last round was is the store's time of what it
-wrote, which is compared with the time of the newest commit. If these clocks differ, rounds come
+A property of the stream names the formats. No commit waits for a round. What one process leaves
+undone, the next round of any writer does. A round is due a minute after the last one wrote: that
+time is the store's, and is compared with the newest commit's. If the clocks differ, rounds run
 earlier or later by at most that difference.
 
-Small batches lie in Arrow, which no table lists. Once they are old or many, a round merges them
-into Parquet, a bounded part at a time, and the table shows up to there.
+Small batches are Arrow segments, which no table lists. Once these are old or many, a round merges a
+bounded part of them into Parquet segments, and the table shows the events up to there.
 """
 
 from collections.abc import Collection
@@ -26,7 +26,7 @@ from segstore_ds.write.layout import Layout
 
 PROPERTY = "publish"  # On disk. Never change; add a new one.
 EVERY_US = 60_000_000
-SETTLE_ROWS, SETTLE_US = 100_000, 600_000_000  # so many, or so old, events are settled
+SETTLE_ROWS, SETTLE_US = 100_000, 600_000_000  # merge when events are so many or so old
 SETTLE_BYTES = 32 << 20  # most that a round merges for a table
 
 
@@ -36,7 +36,7 @@ def auto_publish_of(root: Root) -> tuple[str, ...]:
 
 
 def run_set_auto_publish(context: StreamContext, kind: str, *, on: bool) -> None:
-    """Let commits keep a table up to date, or not; commits nothing if that is so already."""
+    """Switch automatic publishing of a table on or off; commits nothing if it is so already."""
     formats = auto_publish_of(context.log.refresh())
     if (kind in formats) != on:
         wanted = {*formats, kind} if on else {*formats} - {kind}
@@ -49,18 +49,18 @@ def build_auto_publish(formats: Collection[str]) -> str | None:
 
 
 def may_auto_publish(root: Root) -> bool:
-    """Tell whether commits publish, as far as the root alone says. Pure."""
+    """Tell whether a commit of this root should start a round. Pure."""
     return PROPERTY in root.properties and not root.dropped and not root.origins
 
 
 def run_auto_publish(context: StreamContext, *, at_once: bool = False) -> None:
-    """Bring the stream's tables up to date; one just written only if `at_once`."""
+    """Bring the stream's tables up to date; a table that was just written only if `at_once`."""
     root = context.log.follow()
     if not may_auto_publish(root):
         return
     for kind in auto_publish_of(root):
-        codec = CODECS.get(kind)  # a newer client may know others
-        if codec is None:
+        codec = CODECS.get(kind)
+        if codec is None:  # a newer client may have set a format that this one lacks
             continue
         if not at_once and codec.written_us(context.storage) + EVERY_US > root.time_us:
             continue
@@ -68,13 +68,13 @@ def run_auto_publish(context: StreamContext, *, at_once: bool = False) -> None:
         if done.lag:
             upto = _settle(context, done.tail, context.clock.wall_us() if at_once else root.time_us)
             done = run_publish(context, kind, upto=upto) if upto > done.tail else done
-        # The table was removed meanwhile, and this round made it again: its user wants none.
+        # A user removed the table meanwhile, and this round made it again: remove it.
         if done.table_version == codec.FIRST and kind not in auto_publish_of(context.log.follow()):
             run_unpublish(context, kind)
 
 
 def _settle(context: StreamContext, start: int, now_us: int) -> int:
-    """Merge what a table lacks from an offset on, if that is due; return up to where."""
+    """Merge the events that a table lacks, those from `start` on, if due; return the end offset."""
     root = context.log.refresh()
     if root.tail - start < SETTLE_ROWS:
         try:
@@ -90,6 +90,6 @@ def _settle(context: StreamContext, start: int, now_us: int) -> int:
             break
         end = placed.end
     rules = CompactRules(target_rows=AUTO_PARQUET_ROWS, target_bytes=SETTLE_BYTES)
-    with suppress(ConflictError):  # others merge the same; the table writes files of its own
+    with suppress(ConflictError):  # others merge the same; else the table gets files of its own
         run_compact(context, rules, Layout(segment_format=PARQUET), bounds=(start, end))
     return end

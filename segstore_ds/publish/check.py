@@ -1,6 +1,6 @@
-"""Finds damage of the published tables, in the objects that other engines need.
+"""Finds and repairs damage of the published tables: their metadata, and files of their own.
 
-The segments that a table lists belong to the stream, and its own check covers them.
+The segments that a table lists belong to the stream, whose own check covers them.
 """
 
 import io
@@ -30,44 +30,44 @@ from segstore_ds.storage import Storage
 
 
 def damaged_tables(context: StreamContext) -> Iterator[tuple[str, FormatError]]:
-    """Yield what is damaged of a stream's published tables: the object, and what is wrong.
+    """Yield the damaged objects of a stream's published tables, each with the error.
 
-    Objects of the table of newest events are named by their locations.
+    Those are paths, or URLs of objects of the table of newest events.
     """
     for codec in CODECS.values():
         yield from _damaged(context, codec)
-    beside, error = _beside(context)
+    latest, error = _find_latest_stream(context)
     if error is not None:
         yield latest_storage(context.storage).url, error
-    if beside is not None:
+    if latest is not None:
         for codec in CODECS.values():
-            for path, wrong in _damaged(beside, codec):
-                yield f"{beside.storage.url}/{path}", wrong
+            for path, wrong in _damaged(latest, codec):
+                yield f"{latest.storage.url}/{path}", wrong
 
 
-def _beside(context: StreamContext) -> tuple[StreamContext | None, FormatError | None]:
-    """Return the stream of newest events, and what is wrong with it; mirrors have none."""
+def _find_latest_stream(context: StreamContext) -> tuple[StreamContext | None, FormatError | None]:
+    """Return the stream of newest events, and the error if it is damaged; mirrors have none."""
     try:
         root = context.log.root
     except FormatError:
-        return None, None  # of the stream itself, which `verify` reports by itself
+        return None, None  # damage of the stream itself, which `verify` reports
     if rule_of(root) is None or root.dropped:
         return None, None
     try:
         context.log.seams.of(root).before_staging(root)
-        found = find_latest(context)
+        latest = find_latest(context)
     except FormatError as error:
         return None, error
     except (FencedError, InvalidInputError):
         return None, None
-    return found, None if found else MissingObjectError("the table of newest events is missing")
+    return latest, None if latest else MissingObjectError("the table of newest events is missing")
 
 
 def _damaged(context: StreamContext, codec: Codec) -> Iterator[tuple[str, FormatError]]:
     storage = context.storage
     listed = list_table(storage, codec)
     objects = {info.path: info for info in listed if paths.is_published(info.path)}
-    # Upkeep deletes by the store's clock, also when nothing was published since.
+    # Upkeep deletes by the store's clock, even if nothing was published since.
     reads = [*codec.reads(storage, objects, context.clock.wall_us() + CLOCK_LIMIT_US)]
     marks = paths.build_marks_path(codec.KIND)
     reads.append((marks, partial(read_marks, storage, codec)))
@@ -76,7 +76,7 @@ def _damaged(context: StreamContext, codec: Codec) -> Iterator[tuple[str, Format
     if not objects or damage:
         return
     table = codec.newest(storage)
-    if table.note is None and marks in objects:  # else the first commit was never made
+    if table.note is None and marks in objects:  # without marks, there was no first commit
         yield codec.METADATA_FOLDER, MissingObjectError(f"{codec.TITLE} table lacks its metadata")
     for file in codec.read_files(storage, table)[1].values():
         if file.key != file.path:  # else a segment
@@ -84,27 +84,27 @@ def _damaged(context: StreamContext, codec: Codec) -> Iterator[tuple[str, Format
 
 
 def mend_tables(context: StreamContext) -> Iterator[str]:
-    """Publish damaged tables again, and make lost newest events again; yield what was done.
+    """Publish damaged tables again, and rebuild lost newest events; yield what was done.
 
-    All that they show is the stream's, so a table is removed and published again. A commit that
-    is there and does not check may be another program's: it is left for the user.
+    Tables show only what the stream has, so a table is removed and published again. A commit that
+    exists and fails its check may be another program's, so it is left to the user.
     """
     storage = context.storage
     for codec in CODECS.values():
         first = dict(_damaged(context, codec))
-        # What another publisher deleted after the listing is missed only once.
+        # A second check leaves out what another publisher deleted after the first listing.
         wrong = {k: e for k, e in (_damaged(context, codec) if first else ()) if k in first}
         if wrong and not any(_may_be_foreign(storage, codec, path) for path in wrong):
             with best_effort(f"publishing the {codec.TITLE} table again"):
                 _mend(context, codec, wrong)
                 yield f"the {codec.TITLE} table in {storage.url}, published again"
-    beside, error = _beside(context)
+    latest, error = _find_latest_stream(context)
     if isinstance(error, MissingObjectError):
-        with best_effort("making the table of newest events again"):
-            beside = make_latest(context)
-            yield f"the newest events in {beside.storage.url}, made again"
-    if beside is not None:
-        yield from mend_tables(beside)
+        with best_effort("rebuilding the table of newest events"):
+            latest = make_latest(context)
+            yield f"the newest events in {latest.storage.url}, rebuilt"
+    if latest is not None:
+        yield from mend_tables(latest)
 
 
 def _may_be_foreign(storage: Storage, codec: Codec, path: str) -> bool:
@@ -121,12 +121,12 @@ def _mend(context: StreamContext, codec: Codec, wrong: Mapping[str, FormatError]
         table = codec.newest(storage)
     check_shown(context, codec, table.note, context.log.root)
     if marks in wrong:
-        storage.put(marks, b"{}")  # so what is unused stays for another grace
+        storage.put(marks, b"{}")  # then unused files stay for another grace
     if table.note is None or wrong.keys() - {codec.HINT, delta.LAST_CHECKPOINT, marks}:
-        # The marks stay: without them nobody would miss a table whose repair was killed here.
+        # The marks stay: without them, nothing would show that a killed repair left no table.
         remove_table(storage, context.log.root.stream_id, codec, keep=marks)
         context.memory.pop(codec.KIND, None)
-        # A lost commit may have shown events of files of its own up to the tail.
+        # A lost commit may have shown all events, with files of the table's own.
         shown = table.note.tail if table.note else 0
         run_publish(context, codec.KIND, upto=context.log.root.tail if own else shown)
         return
@@ -148,17 +148,17 @@ def _check_own(storage: Storage, file: File) -> None:
     data, where = storage.get(file.path), storage.describe(file.path)
     if len(data) != file.bytes:
         raise CorruptionError(
-            "file of a table has the wrong length",
+            "a file of a published table has the wrong length",
             where=where,
             expected=file.bytes,
             actual=len(data),
         )
     try:
-        with pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True) as found:
-            for group in range(found.num_row_groups):
-                found.read_row_group(group)
+        with pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True) as parquet:
+            for group in range(parquet.num_row_groups):
+                parquet.read_row_group(group)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptionError("file of a table can't be read", where=where) from error
+        raise CorruptionError("a file of a published table can't be read", where=where) from error
 
 
 def advise(storage: Storage, stream_id: str, path: str) -> str:

@@ -1,4 +1,4 @@
-"""Columns and statistics of a stream in the words of other formats. Pure."""
+"""Converts a stream's columns and statistics to those of Delta and Iceberg. Pure."""
 
 import datetime as dt
 import json
@@ -19,7 +19,7 @@ from segstore_ds.publish.snapshot import Columns
 
 MAPPED_ID, MAPPED_NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 NTZ = "timestampNtz"  # the reader feature of Delta that a timestamp without a zone needs
-_LARGEST_ID = 2147483447  # Iceberg has the rest for columns of its own
+_LARGEST_ID = 2147483447  # Iceberg reserves larger ids
 _MOST_DIGITS = 38
 _EXACT = Context(prec=2 * _MOST_DIGITS)  # Python's own context would round
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -52,14 +52,14 @@ _PACKED: Mapping[str, str] = MappingProxyType(
 
 
 class _UnknownTypeError(Exception):
-    """The format has no such type."""
+    """The table format has no such type."""
 
 
 def as_delta(schema: pa.Schema, names: Names = MappingProxyType({})) -> Columns:
-    """Return the columns that Delta can express; a column with a field that it can't is left out.
+    """Return the columns that Delta can express; the others are left out.
 
-    Its form is Delta's JSON of them. If a column is stored under another name, all are mapped: each
-    field says its id and the name that files have.
+    `form` is Delta's JSON of the schema. If a column is stored under another name, all columns are
+    mapped: each field has its id and its name in files.
 
     >>> as_delta(pa.schema([("n", pa.int64()), ("d", pa.duration("us"))])).left_out
     {'d': 'duration[us]'}
@@ -69,18 +69,18 @@ def as_delta(schema: pa.Schema, names: Names = MappingProxyType({})) -> Columns:
     mapped = called.names != schema.names
     for own, name in zip(schema, called.names, strict=True):
         try:
-            found = _delta_field(own, (own.name,) if mapped else ())
+            field = _delta_field(own, (own.name,) if mapped else ())
         except _UnknownTypeError as unknown:
             left_out[name] = str(unknown)
             continue
         stored.append(own.name)
-        fields.append({**found, "name": name})
+        fields.append({**field, "name": name})
     text = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
     return Columns(tuple(stored), left_out, text, _labels(schema, stored))
 
 
 def _delta_field(field: pa.Field, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a field; `path` are the stored names on the way to it, if columns are mapped."""
+    """Return a field; `path` is its path by stored names, empty if columns are not mapped."""
     facts: dict[str, Any] = {}
     if path:
         facts = {MAPPED_ID: column_id(path, field.type), MAPPED_NAME: field.name}
@@ -110,9 +110,9 @@ def _delta_type(data_type: pa.DataType, path: tuple[str, ...] = ()) -> Any:
 
 
 def as_iceberg(schema: pa.Schema, names: Names = MappingProxyType({})) -> Columns:
-    """Return the columns that Iceberg can express; a column with a field that it can't is left out.
+    """Return the columns that Iceberg can express; the others are left out.
 
-    A column is left out, too, if one before it has the same id, as computed ids may. The form is
+    Ids are computed, so two may be equal: then the later column is left out, too. `form` is
     Iceberg's JSON of each column.
 
     >>> as_iceberg(pa.schema([("n", pa.int64()), ("d", pa.duration("us"))])).left_out
@@ -122,13 +122,13 @@ def as_iceberg(schema: pa.Schema, names: Names = MappingProxyType({})) -> Column
     for field in schema:
         name = names.get(field.name) or field.name
         try:
-            found = {**_iceberg_field(field, ()), "name": name}
+            form = {**_iceberg_field(field, ()), "name": name}
         except _UnknownTypeError as unknown:
             left_out[name] = str(unknown)
             continue
-        ids = list(ids_of(found))
+        ids = list(ids_of(form))
         if len({*ids} - taken) == len(ids) and max(ids) <= _LARGEST_ID:
-            fields.append(found)
+            fields.append(form)
             stored.append(field.name)
             taken.update(ids)
         else:
@@ -187,7 +187,7 @@ def ids_of(kind: Any) -> Iterator[int]:
 def as_delta_stats(
     text: str | None, rows: int, schema: pa.Schema, columns: Columns
 ) -> dict[str, Any]:
-    """Return a file's statistics as Delta has them: bounds of some columns, and null counts."""
+    """Return a file's statistics in Delta's form: row count, bounds and null counts."""
     known = parse_piece(text, where="stats")
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
@@ -201,28 +201,28 @@ def as_delta_stats(
             value = _delta_bound(bound, kind)
             if value is not None:
                 bounds[name] = value
-    found: dict[str, Any] = {"numRecords": rows}
-    return found | ({"minValues": low, "maxValues": high, "nullCount": nulls} if nulls else {})
+    stats: dict[str, Any] = {"numRecords": rows}
+    return stats | ({"minValues": low, "maxValues": high, "nullCount": nulls} if nulls else {})
 
 
 def bounded_columns(stats: Iterable[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
-    """Return the columns with both bounds, or nulls alone, in all Delta statistics with bounds.
+    """Return the columns with both bounds or only nulls in all of `stats` that have bounds.
 
     >>> some = {"numRecords": 2, "nullCount": {"a": 2, "b": 0}, "minValues": {"b": 1}}
     >>> bounded_columns([some | {"maxValues": {}}, {"numRecords": 5}], ["a", "b"])
     ['a']
     """
-    found = [*names]
+    bounded = [*names]
     for each in stats:
         if "nullCount" in each:
             low, high, nulls = each["minValues"], each["maxValues"], each["nullCount"]
             empty = {name for name, count in nulls.items() if count == each["numRecords"]}
-            found = [name for name in found if (name in low and name in high) or name in empty]
-    return found
+            bounded = [name for name in bounded if (name in low and name in high) or name in empty]
+    return bounded
 
 
 def _delta_bound(bound: Bound | None, kind: pa.DataType) -> Any:
-    """Return a bound as Delta's JSON has it; None if it does not, or readers would disagree."""
+    """Return a bound in Delta's JSON; None if Delta has none, or readers differ about it."""
     if t.is_date(kind) or t.is_timestamp(kind):
         return _moment(bound, kind) if isinstance(bound, int) else None
     if isinstance(bound, str):
@@ -236,16 +236,16 @@ def _moment(bound: int, kind: pa.DataType) -> str | None:
         if t.is_date(kind):
             return (_EPOCH + dt.timedelta(days=bound)).date().isoformat()
         moment = (_EPOCH + dt.timedelta(microseconds=bound)).replace(tzinfo=None)
-    except OverflowError:  # a year that Python does not know
+    except OverflowError:  # a year outside Python's range
         return None
     text = moment.isoformat(timespec="microseconds")
     return f"{text}Z" if kind.tz else text
 
 
 def as_iceberg_stats(text: str | None, rows: int, columns: Columns) -> dict[str, Any]:
-    """Return a file's statistics as a manifest has them: counts and bounds by column id."""
+    """Return a file's statistics in a manifest's form: counts and bounds by column id."""
     known = parse_piece(text, where="stats")
-    found: dict[str, list[dict[str, Any]]] = {
+    stats: dict[str, list[dict[str, Any]]] = {
         name: [] for name in ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
     }
     for label, field in zip(columns.labels, columns.form, strict=True):
@@ -255,10 +255,10 @@ def as_iceberg_stats(text: str | None, rows: int, columns: Columns) -> dict[str,
         kind = field["type"]
         bounds = (_iceberg_bound(bound, kind) for bound in (column.min, column.max))
         values = rows, column.nulls, *bounds
-        for pairs, value in zip(found.values(), values, strict=True):
+        for pairs, value in zip(stats.values(), values, strict=True):
             if value is not None:
                 pairs.append({"key": field["id"], "value": value})
-    return found
+    return stats
 
 
 def _iceberg_bound(bound: Bound | None, kind: Any) -> bytes | None:
@@ -274,7 +274,7 @@ def _iceberg_bound(bound: Bound | None, kind: Any) -> bytes | None:
         return None
     try:
         return struct.pack(packed, bound)
-    except (struct.error, OverflowError):  # of another type than the column has now
+    except (struct.error, OverflowError):  # the column had another type then
         return None
 
 

@@ -1,7 +1,8 @@
-"""The codec of Delta tables: a log of commits and checkpoints, as Delta's protocol has it.
+"""The codec of Delta tables: a log of commits and checkpoints, as Delta's protocol defines it.
 
-Only segstore writes it: the protocol names a writer feature that nobody else knows, so foreign
-writers, OPTIMIZE, VACUUM and RESTORE are refused. The first line of a commit says what it shows.
+Only segstore writes such a table. Its protocol requires a writer feature that no other program
+supports, so they refuse writes, OPTIMIZE, VACUUM and RESTORE. The first line of a commit says which
+version of the stream the table shows.
 """
 
 import io
@@ -39,16 +40,16 @@ from segstore_ds.storage import ObjectInfo, Storage
 
 KIND, TITLE, METADATA_FOLDER, FIRST = names.DELTA_FOLDER, "Delta", names.DELTA_LOG_FOLDER, 0
 MAKES_TABLE = re.compile(r"_delta_log/[0-9].*")
-LARGE_BYTES = 1 << 20  # of a commit, which readers had better find in a checkpoint
+LARGE_BYTES = 1 << 20  # of a commit; after a larger one a checkpoint is written at once
 TRAVELS = POINTED = False
 HINT = ""
 LAST_CHECKPOINT = f"{METADATA_FOLDER}/_last_checkpoint"
 COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
-BOUNDED = "bounded"  # On disk: in our object of a commit. Never change.
-DIGEST = "digest"  # On disk: in our object of a commit; of a checkpoint, `segstore.digest`.
+BOUNDED = "bounded"  # On disk: a key of the note. Never change.
+DIGEST = "digest"  # On disk: a key of the note; in a checkpoint it is `segstore.digest`.
 _CHECKPOINT_DIGEST = b"segstore.digest"
-FEATURE = "segstore"  # On disk: the writer feature that keeps every other writer out.
-MAPPING = "columnMapping"  # the feature of Delta that columns with other names in files need
+FEATURE = "segstore"  # On disk: the writer feature that no other writer supports.
+MAPPING = "columnMapping"  # the feature that columns with other names in files need
 _FIRST_LINE_BYTES = 4096  # our `commitInfo` is shorter
 _WRITER_FEATURES = (FEATURE, "domainMetadata", "rowTracking")
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -101,7 +102,7 @@ class State:
     adds: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
-        """Take over one commit."""
+        """Apply the actions of one commit or checkpoint."""
         for action in actions:
             match action:
                 case {"protocol": dict(values)}:
@@ -122,8 +123,8 @@ def commit_path(version: int) -> str:
     return paths.build_delta_path(version, COMMIT)
 
 
-def newest(storage: Storage, *, asked: bool = False) -> Table:  # noqa: ARG001 - see Codec
-    """Return the table's version, and what its newest commit says."""
+def newest(storage: Storage, *, visible: bool = False) -> Table:  # noqa: ARG001 - see Codec
+    """Return the table's version, and the note of its newest commit."""
     commits = _versions(storage.list(METADATA_FOLDER), COMMIT)
     if not commits:
         return Table(FIRST - 1, state=State())
@@ -146,7 +147,7 @@ def _versions(objects: Iterable[ObjectInfo], kind: str) -> dict[int, ObjectInfo]
 
 
 def _first_line(storage: Storage, info: ObjectInfo) -> tuple[bytes, Note | None]:
-    """Return a commit's first line, and what it says of the stream; None for somebody else's."""
+    """Return a commit's first line, and its note; None if another program wrote it."""
     start = storage.get_range(info.path, 0, min(info.size, _FIRST_LINE_BYTES))
     line = start.split(b"\n", 1)[0]  # a commit of many files may be large
     return line, _note_in(parse_json(line, where=storage.describe(info.path)), info.path)
@@ -160,7 +161,7 @@ def _note_in(action: Any, where: str) -> Note | None:
 
 
 def read_files(storage: Storage, table: Table) -> tuple[Table, dict[str, File]]:
-    """Return a table with its actions from its newest checkpoint on, and its files."""
+    """Return a table with its state as of its newest commit, and its files by their keys."""
     checkpoints = _versions(storage.list(METADATA_FOLDER), CHECKPOINT)
     first = max((version for version in checkpoints if version <= table.version), default=-1)
     state = State()
@@ -168,11 +169,11 @@ def read_files(storage: Storage, table: Table) -> tuple[Table, dict[str, File]]:
         state.apply(read_checkpoint(storage, first))
     for version in range(first + 1, table.version + 1):
         state.apply(read_commit(storage, version))
-    found = (
+    files = (
         File(path, add["baseRowId"], add["baseRowId"] + _rows_of(add), add["size"])
         for path, add in state.adds.items()
     )
-    return replace(table, state=state), {file.key: file for file in found}
+    return replace(table, state=state), {file.key: file for file in files}
 
 
 def _rows_of(add: Mapping[str, Any]) -> int:
@@ -181,7 +182,7 @@ def _rows_of(add: Mapping[str, Any]) -> int:
 
 
 def read_commit(storage: Storage, version: int) -> list[Any]:
-    """Return the actions of a commit; CorruptionError if it is not as we have written it."""
+    """Return the actions of a commit; CorruptionError if it is not as segstore has written it."""
     path = commit_path(version)
     data, where = storage.get(path), storage.describe(path)
     actions = [parse_json(line, where=where) for line in data.splitlines()]
@@ -199,7 +200,7 @@ def stage(
     change: Change,
     new_id: Callable[[], str],  # noqa: ARG001
 ) -> Staged:
-    """Return the next commit: one JSON object a line."""
+    """Return the next commit: one JSON object per line."""
     stats = [
         as_delta_stats(file.stats, file.end - file.start, change.schema, change.columns)
         for file, _ in change.added
@@ -212,10 +213,10 @@ def stage(
 
 
 def _as_text(value: Mapping[str, Any]) -> str:
-    """Return a JSON text without escaped pairs, of which delta-rs reads half as others.
+    """Return a JSON text without escaped surrogate pairs, half of which delta-rs misreads.
 
-    Its parser, `arrow-json`, joins the halves by `|` where it has to add: a character of plane 2,
-    4, ... or 16 becomes another one.
+    Its parser, `arrow-json`, joins the two surrogates by `|` instead of `+`: characters of planes
+    2, 4, ... and 16 become other ones.
     """
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
@@ -223,27 +224,27 @@ def _as_text(value: Mapping[str, Any]) -> str:
 def _bounded(
     table: Table, change: Change, stats: Iterable[Mapping[str, Any]]
 ) -> tuple[list[str], bool]:
-    """Return the columns with both bounds wherever a file has some, and whether they are others.
+    """Return the columns for data skipping, and whether they differ from the table's.
 
-    Only those are for skipping: a dataset of delta-rs takes a bound that is missing for a null,
-    which no value equals, and finds none of the file's rows.
+    They have both bounds in every file that has any. A dataset of delta-rs takes a missing bound
+    for a null, which no value equals, and would skip the file.
     """
     known: list[str] | None = None
     if table.mark is not None:
         known = json.loads(table.mark)["commitInfo"]["segstore"].get(BOUNDED, [])
     names = change.columns.names
-    whole = sum(file.end - file.start for file, _ in change.added)
-    if known is None or whole == change.note.tail - change.note.head:  # of all listed files
-        found = bounded_columns(stats, names)
+    rows = sum(file.end - file.start for file, _ in change.added)
+    if known is None or rows == change.note.tail - change.note.head:  # all listed files are new
+        bounded = bounded_columns(stats, names)
     else:
-        found = bounded_columns(stats, [name for name in known if name in names])
-    return found, found != known
+        bounded = bounded_columns(stats, [name for name in known if name in names])
+    return bounded, bounded != known
 
 
 def _head(
     table: Table, change: Change, bounded: tuple[list[str], bool]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what a commit says beside its files; protocol and columns only if they change."""
+    """Yield the actions before those of files; protocol and metadata only if they change."""
     note, state = change.note, table.state
     yield {
         "commitInfo": {
@@ -254,7 +255,7 @@ def _head(
             "segstore": {**asdict(note), BOUNDED: bounded[0], DIGEST: UNSEALED},
         }
     }
-    # Without its actions, the table is known by the version that it shows: of the same columns.
+    # If its state was not read, the table shows a version that has the same columns (`_recall`).
     protocol = plan_protocol(change.columns)
     if state is not None and protocol != state.protocol:
         yield {"protocol": protocol}
@@ -310,7 +311,7 @@ def plan_protocol(columns: Columns) -> dict[str, Any]:
 
 
 def plan_metadata(note: Note, columns: Columns, bounded: Collection[str]) -> dict[str, Any]:
-    """Return the table's id, columns and properties; only `bounded` columns are for skipping."""
+    """Return the table's id, columns and properties; only `bounded` columns have statistics."""
     fields = zip(columns.names, json.loads(columns.form)["fields"], strict=True)
     named = (field["name"].replace("`", "``") for stored, field in fields if stored in bounded)
     number, tracking = table_uuid(note.stream_id), "delta.rowTracking.materializedRow"
@@ -338,7 +339,7 @@ def _mapping(columns: Columns) -> dict[str, str]:
 
 
 def _tracked_rows(tail: int) -> dict[str, Any]:
-    """Return the action that says how far row ids go."""
+    """Return the action with the high-water mark of row ids."""
     mark = json.dumps({"rowIdHighWaterMark": tail - 1})
     return {
         "domainMetadata": {"domain": "delta.rowTracking", "configuration": mark, "removed": False}
@@ -346,17 +347,17 @@ def _tracked_rows(tail: int) -> dict[str, Any]:
 
 
 def is_in_place(storage: Storage, table: Table, number: int) -> bool:
-    """Tell whether the commit before is as it was known, or was cleaned up after others' commits.
+    """Tell whether the previous commit is unchanged, or was cleaned up after later commits.
 
-    Another table may have one of its name, but not with its digest.
+    Another table may have a commit of that name, but not with its digest.
     """
     try:
         return bool(storage.get_range(commit_path(table.version), 0, len(table.mark)) == table.mark)
     except MissingObjectError:
-        found = map(paths.parse_delta_path, (i.path for i in storage.list(METADATA_FOLDER)))
+        entries = map(paths.parse_delta_path, (i.path for i in storage.list(METADATA_FOLDER)))
         return any(
             entry is not None and (entry[0] > number or entry == (number, CHECKPOINT))
-            for entry in found
+            for entry in entries
         )
     except FormatError:  # it is shorter
         return False
@@ -373,7 +374,7 @@ def checkpoint(storage: Storage, table: Table) -> None:
     if whole.note is None:
         return
     data = encode_checkpoint(whole.state, whole.note)
-    storage.put(paths.build_delta_path(table.version, CHECKPOINT), data)  # maybe over another's
+    storage.put(paths.build_delta_path(table.version, CHECKPOINT), data)  # may replace another's
     hint = {"version": table.version, "size": len(whole.state.adds) + 4, "sizeInBytes": len(data)}
     storage.put(LAST_CHECKPOINT, json.dumps(hint).encode())
 
@@ -389,27 +390,27 @@ def encode_checkpoint(state: State, note: Note) -> bytes:
         _tracked_rows(note.tail),
     ]
     rows += [{"add": {**add, "partitionValues": []}} for add in state.adds.values()]
-    found = pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA)
-    digest = digest_of(build_json(found.to_pylist()))
+    state_table = pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA)
+    digest = digest_of(build_json(state_table.to_pylist()))
     sink = io.BytesIO()
-    sealed = found.replace_schema_metadata({_CHECKPOINT_DIGEST: digest})
+    sealed = state_table.replace_schema_metadata({_CHECKPOINT_DIGEST: digest})
     pq.write_table(sealed, sink, compression="zstd")
     return sink.getvalue()
 
 
 def read_checkpoint(storage: Storage, version: int) -> list[dict[str, Any]]:
-    """Return the actions of a checkpoint; CorruptionError if it is not as we have written it.
+    """Return the actions of a checkpoint; CorruptionError if it is damaged.
 
-    Other programs may write one, as the protocol does not forbid it: its files are checked instead.
+    The protocol allows other programs to write one. It has no digest, so its files are checked.
     """
     path = paths.build_delta_path(version, CHECKPOINT)
     data, where = storage.get(path), storage.describe(path)
     try:
-        found = pq.read_table(io.BytesIO(data))
-        rows = found.to_pylist()
+        stored = pq.read_table(io.BytesIO(data))
+        rows = stored.to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptionError("checkpoint can't be read", where=where) from error
-    digest = (found.schema.metadata or {}).get(_CHECKPOINT_DIGEST)
+    digest = (stored.schema.metadata or {}).get(_CHECKPOINT_DIGEST)
     if digest is None:
         adds = [row["add"] for row in rows if row.get("add")]
         _check_files(adds, _first_line(storage, storage.info(commit_path(version)))[1], where)
@@ -431,7 +432,7 @@ def read_checkpoint(storage: Storage, version: int) -> list[dict[str, Any]]:
 
 
 def _check_files(adds: Iterable[Mapping[str, Any]], note: Note | None, where: str) -> None:
-    """Check that files tile the events that a commit shows."""
+    """Check that files hold each event that a commit shows exactly once."""
     try:
         spans = sorted((add["baseRowId"], _rows_of(add)) for add in adds)
     except (KeyError, TypeError, ValueError) as error:
@@ -440,22 +441,22 @@ def _check_files(adds: Iterable[Mapping[str, Any]], note: Note | None, where: st
     for start, rows in spans:
         place = place + rows if start == place else -1
     if note is None or place != note.tail:
-        raise CorruptionError("checkpoint of another program lists other files", where=where)
+        raise CorruptionError("checkpoint of another program lists wrong files", where=where)
 
 
 def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, int]:  # noqa: ARG001
     """Return since when commits and checkpoints have been below a checkpoint."""
-    # A checkpoint that `_last_checkpoint` names stays, also where the put of a newer name failed.
+    # The checkpoint that `_last_checkpoint` names stays, even if its last update failed.
     named_us = max((i.modified_us for i in objects if i.path == LAST_CHECKPOINT), default=None)
     checkpoints = _versions(objects, CHECKPOINT)
-    found: dict[str, int] = {}
+    since: dict[str, int] = {}
     for info in objects:
         entry = paths.parse_delta_path(info.path)
         if entry is not None:
             times = [c.modified_us for n, c in checkpoints.items() if n > entry[0]]
             later = [us for us in times if named_us is None or us <= named_us]
-            found |= {info.path: min(later)} if later else {}
-    return found
+            since |= {info.path: min(later)} if later else {}
+    return since
 
 
 def parts(storage: Storage, table: Table, *, files: bool) -> Collection[str]:  # noqa: ARG001
@@ -495,5 +496,5 @@ def _check_last(storage: Storage, checkpoints: Mapping[int, ObjectInfo]) -> None
     named = checkpoints.get(last.version)
     if named is None or named.size != last.sizeInBytes:
         raise CorruptionError(
-            "file names a checkpoint that does not exist", where=where, version=last.version
+            "the file names a checkpoint that does not exist", where=where, version=last.version
         )

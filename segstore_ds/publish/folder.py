@@ -1,11 +1,12 @@
-"""The folders of a published table: what lies there, whose it is, what may go, and its removal.
+"""The folders of a published table: whether a table is the stream's, its clean-up, its removal.
 
-They are in the stream's own folder, where somebody else's table may lie by mistake. A table is the
-stream's if one of its objects holds the stream's id; nothing of any other is ever deleted.
+They are in the stream's own folder, where somebody may have put another table by mistake. A table
+is the stream's if one of its objects holds the stream's id. Objects of other tables are never
+deleted.
 
-A file's age says nothing of its readers: one that was listed for a month may have been dropped a
-minute ago. So the round that first sees a file unused notes it in an object of the table, and the
-round that sees the note a grace later, by the store's times, deletes the file.
+A file's age does not show when its last reader began: a file of last month may have been dropped a
+minute ago. So a round that first sees a file unused notes the time in `_unused.json`. A round that
+runs later than a grace after it, by the store's times, deletes the file.
 """
 
 import json
@@ -21,8 +22,8 @@ from segstore_ds.storage import ObjectInfo, Storage
 
 _ATTEMPTS = 10
 _FIRST = ("_last_checkpoint", "version-hint.text", ".checkpoint.parquet")
-_ASKED = 20  # objects that are no commits
-MAKING_US = 3_600_000_000  # within an hour, what a publisher wrote is named or never will be
+_READ = 20  # objects other than commits that are read to find the stream's id
+MAKING_US = 3_600_000_000  # a publisher commits within an hour of writing a file, or never
 
 
 def list_table(storage: Storage, codec: Codec) -> list[ObjectInfo]:
@@ -31,7 +32,7 @@ def list_table(storage: Storage, codec: Codec) -> list[ObjectInfo]:
 
 
 def refuse_foreign(storage: Storage, stream_id: str, codec: Codec) -> None:
-    """Raise InvalidInputError if metadata that is not the stream's lies where a table's would."""
+    """Raise InvalidInputError if another table's metadata lies where the stream's would."""
     if is_foreign(storage, codec, stream_id):
         raise InvalidInputError(
             "the stream's folder holds a table that is not the stream's",
@@ -42,27 +43,30 @@ def refuse_foreign(storage: Storage, stream_id: str, codec: Codec) -> None:
 
 
 def remove_table(storage: Storage, stream_id: str, codec: Codec, *, keep: str = "") -> int:
-    """Delete a table's metadata and its own files but one; return how many objects there were."""
+    """Delete a table's metadata and own files, except `keep`; return how many objects there were.
+
+    Lists again until nothing is left, because another publisher may add objects meanwhile.
+    """
     gone: set[str] = set()
-    for _ in range(_ATTEMPTS):  # a publisher that found the table in place may have added to it
+    for _ in range(_ATTEMPTS):
         if not gone:
             refuse_foreign(storage, stream_id, codec)
-        found = (info.path for info in list_table(storage, codec))
-        ours = [path for path in found if paths.is_published(path) and path != keep]
+        listed = (info.path for info in list_table(storage, codec))
+        ours = [path for path in listed if paths.is_published(path) and path != keep]
         if not ours:
             break
-        for path in sorted(sorted(ours, reverse=True), key=_turn):
+        for path in sorted(sorted(ours, reverse=True), key=_removal_rank):
             storage.delete(path)
         gone.update(ours)
     return len(gone)
 
 
-def _turn(path: str) -> int:
-    """Return when an object goes: commits after what only they prove to be the stream's.
+def _removal_rank(path: str) -> int:
+    """Return when to delete an object: hints and checkpoints, commits, `_unused.json`, the rest.
 
-    Without commits there is no table, so its files go after them, the sign of it first. The newest
-    commit goes first: who is about to publish the next one looks for it, and a removal that is
-    killed leaves older ones.
+    Commits prove that the hints and checkpoints are the stream's, so they go later. The caller
+    deletes the newest commit first: a concurrent publisher checks that one, and a killed removal
+    leaves the older ones as proof.
     """
     if path.endswith(_FIRST):
         return 0
@@ -72,13 +76,13 @@ def _turn(path: str) -> int:
 
 
 def is_foreign(storage: Storage, codec: Codec, stream_id: str) -> bool:
-    """Tell whether metadata is not known as the stream's; the newest commits are asked first."""
+    """Tell whether a table's metadata lies there without the stream's id; reads newest first."""
     held = sorted((info.path for info in storage.list(codec.METADATA_FOLDER)), reverse=True)
     made = [path for path in held if codec.MAKES_TABLE.fullmatch(path)]
-    asked = [path for path in made if path.endswith(".json")]
-    rest = [path for path in held if path not in asked and paths.is_published(path)]
-    asked += rest[:_ASKED]  # the id lies in the headers of lists, the ends of checkpoints
-    return bool(made) and not any(_holds(storage, path, stream_id) for path in asked)
+    read = [path for path in made if path.endswith(".json")]
+    rest = [path for path in held if path not in read and paths.is_published(path)]
+    read += rest[:_READ]  # the id is also in the headers of lists and the ends of checkpoints
+    return bool(made) and not any(_holds(storage, path, stream_id) for path in read)
 
 
 def _holds(storage: Storage, path: str, stream_id: str) -> bool:
@@ -97,12 +101,12 @@ def delete_unused(
     grace_s: float = GRACE_S,
     log_grace_s: float,
 ) -> list[ObjectInfo]:
-    """Delete what was superseded or unused longer than the grace ago; `own` are keys in use.
+    """Delete metadata superseded and files unused for longer than a grace; `own` are keys in use.
 
-    What leads to the newest state alone stays for `log_grace_s`: a stream that is published each
-    minute would otherwise list ten thousand commits each time. Older metadata of Iceberg, which
-    has no values, stays for the usual grace. Returns what is not used, but is so new that it may
-    still be.
+    Superseded metadata of Delta goes after `log_grace_s`: a stream that is published every minute
+    would otherwise list ten thousand commits each time. That of Iceberg, which holds no values,
+    stays for the usual grace. Returns the unused objects that are so new that a publisher may still
+    commit them.
     """
     objects = sorted(list_table(storage, codec), key=lambda info: info.path)
     now_us = max((now_us, *(info.modified_us for info in objects)))
@@ -110,7 +114,7 @@ def delete_unused(
     kept_us = int((GRACE_S if codec.TRAVELS else log_grace_s) * 1e6)
     ended = {path: us + kept_us for path, us in codec.superseded(objects, table).items()}
     committed = codec.commit_path(table.version)
-    # What came later may be of a version that is being made.
+    # Newer objects may belong to a commit that another publisher prepares.
     made_us = next((info.modified_us for info in objects if info.path == committed), now_us)
     made_us = max(made_us, now_us - MAKING_US)
     old = read_marks(storage, codec)
@@ -146,7 +150,7 @@ def _unused(
 
 
 def mark_table(storage: Storage, codec: Codec, commit: str) -> None:
-    """Leave a sign of a table after its first commit: without metadata it is damaged then."""
+    """Create `_unused.json` after the first commit: with it, missing metadata is damage."""
     storage.create(paths.build_marks_path(codec.KIND), b"{}")
     try:
         storage.info(commit)
@@ -155,10 +159,10 @@ def mark_table(storage: Storage, codec: Codec, commit: str) -> None:
 
 
 def read_marks(storage: Storage, codec: Codec) -> Mapping[str, int]:
-    """Return since when each path has been unused."""
+    """Return since when (us) each unused path has been unused."""
     path = paths.build_marks_path(codec.KIND)
     try:
-        found = parse_json(storage.get(path), where=storage.describe(path))
+        marks = parse_json(storage.get(path), where=storage.describe(path))
     except MissingObjectError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return marks if isinstance(marks, dict) else {}

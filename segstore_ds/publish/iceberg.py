@@ -1,8 +1,8 @@
-"""The codec of Iceberg tables: metadata, manifest lists and manifests, as Hadoop lays them out.
+"""The codec of Iceberg tables: metadata, manifest lists and manifests, as in a Hadoop catalog.
 
 Each `v<N>.metadata.json` is a commit, and `version-hint.text` names the newest one. After a crash
-or a race the hint may lag behind. A commit adds one snapshot, which names the version of the stream
-that it shows. No metadata names what a publisher staged and did not commit.
+or a race the hint may be outdated. A commit adds one snapshot, whose summary says which version of
+the stream it shows. Objects that a publisher staged and did not commit are in no metadata.
 """
 
 import json
@@ -55,11 +55,11 @@ from segstore_ds.storage import ObjectInfo, Storage
 KIND, TITLE, METADATA_FOLDER = names.ICEBERG_FOLDER, "Iceberg", names.ICEBERG_METADATA_FOLDER
 MAKES_TABLE = re.compile(r".*\.metadata\.json.*")
 FIRST = 1
-LARGE_BYTES = 1 << 62  # a large commit costs readers no more than a small one
+LARGE_BYTES = 1 << 62  # unlimited: readers of a table do not read older commits
 TRAVELS = POINTED = True
 HINT = f"{METADATA_FOLDER}/version-hint.text"
 DIGEST = "segstore.digest"  # On disk: the property that holds the digest of the metadata.
-NOTE = "segstore"  # On disk: the key in a snapshot's summary under which our note stands.
+NOTE = "segstore"  # On disk: the key of the note in a snapshot's summary.
 _KEPT = 10  # snapshots and older metadata that the newest metadata names
 _MANIFEST_FILES = 8192  # at most in one manifest
 
@@ -75,30 +75,30 @@ class State:
     def snapshot(self) -> Mapping[str, Any]:
         """The current snapshot; empty without one."""
         current = self.metadata.get("current-snapshot-id")
-        found = (s for s in self.metadata.get("snapshots", ()) if s["snapshot-id"] == current)
-        return next(found, {})
+        matches = (s for s in self.metadata.get("snapshots", ()) if s["snapshot-id"] == current)
+        return next(matches, {})
 
 
 columns = as_iceberg
 commit_path = paths.build_iceberg_path
 
 
-def newest(storage: Storage, *, asked: bool = False) -> Table:
-    """Return the newest metadata; if only `asked`, none without a hint, as readers find none."""
-    hinted = _hinted(storage)
-    found = None if hinted is None else read_version(storage, hinted)
-    if found is None and not asked:
+def newest(storage: Storage, *, visible: bool = False) -> Table:
+    """Return the newest metadata; if `visible`, none without a hint, as readers need it."""
+    hinted = _read_hint(storage)
+    table = None if hinted is None else read_version(storage, hinted)
+    if table is None and not visible:
         listed = (paths.parse_iceberg_path(i.path) for i in storage.list(METADATA_FOLDER))
         last = max((version for version in listed if version is not None), default=None)
-        found = None if last is None else read_version(storage, last)
-    while found is not None and (later := read_version(storage, found.version + 1)) is not None:
-        found = later
-    if found is None:
+        table = None if last is None else read_version(storage, last)
+    while table is not None and (later := read_version(storage, table.version + 1)) is not None:
+        table = later
+    if table is None:
         return Table(FIRST - 1, state=State({}))
-    return replace(found, hinted=found.version == hinted)
+    return replace(table, hinted=table.version == hinted)
 
 
-def _hinted(storage: Storage) -> int | None:
+def _read_hint(storage: Storage) -> int | None:
     try:
         text = storage.get(HINT, limit_bytes=100).decode("ascii", "replace")
     except MissingObjectError:
@@ -107,7 +107,7 @@ def _hinted(storage: Storage) -> int | None:
 
 
 def read_version(storage: Storage, version: int) -> Table | None:
-    """Return a version of the table; None where there is none."""
+    """Return a version of the table; None if there is none."""
     path = commit_path(version)
     try:
         data = storage.get(path)
@@ -116,10 +116,10 @@ def read_version(storage: Storage, version: int) -> Table | None:
     where = storage.describe(path)
     metadata = parse_json(data, where=where)
     if not isinstance(metadata, dict):
-        raise CorruptionError("stored metadata cannot be read", where=where)
+        raise CorruptionError("metadata of the published table is no JSON object", where=where)
     properties = metadata.get("properties")
     digest = properties.get(DIGEST) if isinstance(properties, dict) else None
-    check_seal(data, DIGEST, digest, where=where)  # so what follows is as it was written
+    check_seal(data, DIGEST, digest, where=where)  # from here on, it is as segstore wrote it
     if metadata["format-version"] != FORMAT_VERSION:
         raise CorruptionError(
             "the table has another version of Iceberg's format",
@@ -135,19 +135,19 @@ def read_version(storage: Storage, version: int) -> Table | None:
 
 
 def note_of(snapshot: Mapping[str, Any], *, where: str) -> Note | None:
-    """Return what a snapshot says of the stream; None for somebody else's."""
+    """Return the note in a snapshot's summary; None if another program made the snapshot."""
     text = (snapshot.get("summary") or {}).get(NOTE)
     return None if text is None else from_json(Note, parse_json(text, where=where), where=where)
 
 
 def read_files(storage: Storage, table: Table) -> tuple[Table, dict[str, File]]:
-    """Return the table and its files; none if they are those of a folder that was left."""
+    """Return the table and its files; no files if the stream's folder was moved since."""
     if table.note is None or table.moved:
         return table, {}
     form = Form(table.note.stream_id, location_of(storage.url))
     table = _with_manifests(storage, table)
-    found = (e.file for m in table.state.manifests for e in _entries_of(storage, m, form))
-    return table, {file.key: file for file in found}
+    files = (e.file for m in table.state.manifests for e in _entries_of(storage, m, form))
+    return table, {file.key: file for file in files}
 
 
 def _with_manifests(storage: Storage, table: Table) -> Table:
@@ -202,7 +202,7 @@ def stage(storage: Storage, table: Table, change: Change, new_id: Callable[[], s
 
 
 def _form(table: Table, change: Change, url: str) -> Form:
-    """Return what the manifests of the next snapshot share; a known schema keeps its number."""
+    """Return what the manifests of the next snapshot share; a known schema keeps its id."""
     fields = change.columns.form
     schemas = table.state.metadata.get("schemas", ())
     known = {schema["schema-id"]: schema["fields"] for schema in schemas}
@@ -214,7 +214,7 @@ def _form(table: Table, change: Change, url: str) -> Form:
 
 
 def _snapshot(table: Table, change: Change, form: Form, snapshot_id: int) -> dict[str, Any]:
-    """Return the next snapshot, but for its manifest list and what changed."""
+    """Return the next snapshot without its manifest list and the counts of its summary."""
     base, note = table.state.metadata, change.note
     first = base.get("next-row-id", 0)
     snapshot: dict[str, Any] = {
@@ -240,11 +240,11 @@ def _entry(file: File, snapshot: Mapping[str, Any], change: Change) -> Entry:
 def _contents(
     storage: Storage, item: Rewrite, gone: Collection[str], snapshot_id: int, form: Form
 ) -> Iterator[list[Entry]]:
-    """Yield the entries of the manifests that are written in the place of old ones."""
+    """Yield the entries of each manifest that replaces the old ones of `item`."""
     live, dead = list(item.added), []
     for entry in (e for manifest in item.old for e in _entries_of(storage, manifest, form)):
         if entry.file.key in gone:
-            # Its bounds may be those of values that were redacted.
+            # Without its statistics: bounds may be values that were redacted.
             dead.append(replace(entry, status=DELETED, snapshot_id=snapshot_id, stats={}))
         else:
             live.append(replace(entry, status=EXISTING))
@@ -255,7 +255,7 @@ def _contents(
 
 
 def _summary(change: Change, manifests: Sequence[Manifest]) -> dict[str, str]:
-    """Return what a snapshot did, in Iceberg's words."""
+    """Return the operation and the counts for a snapshot's summary."""
     files = (*change.added, *change.removed)
     records = [manifest.record for manifest in manifests]
     totals = {
@@ -279,7 +279,7 @@ def _metadata(
 ) -> dict[str, Any]:
     """Return the metadata of the next version, whose current snapshot is `snapshot`.
 
-    Older snapshots stay in it for the grace, but no more than a few.
+    It keeps the last few of the older snapshots whose grace is not over.
     """
     base, now_ms = table.state.metadata, snapshot["timestamp-ms"]
     old = [
@@ -295,8 +295,8 @@ def _metadata(
     log: list[Mapping[str, Any]] = []
     if base and not table.moved:
         uri = form.uri(commit_path(table.version))
-        newest_one = {"timestamp-ms": base["last-updated-ms"], "metadata-file": uri}
-        log = [*base["metadata-log"][1 - _KEPT :], newest_one]
+        previous = {"timestamp-ms": base["last-updated-ms"], "metadata-file": uri}
+        log = [*base["metadata-log"][1 - _KEPT :], previous]
     return {
         "format-version": FORMAT_VERSION,
         "table-uuid": table_uuid(change.note.stream_id),
@@ -325,7 +325,7 @@ def _metadata(
 
 
 def is_in_place(storage: Storage, table: Table, number: int) -> bool:  # noqa: ARG001 - see Codec
-    """Tell whether the manifest list is still there: no other table has one of its name."""
+    """Tell whether the previous manifest list is still there; its name is unique."""
     try:
         storage.info(table.mark)
     except MissingObjectError:
@@ -334,7 +334,7 @@ def is_in_place(storage: Storage, table: Table, number: int) -> bool:  # noqa: A
 
 
 def written_us(storage: Storage) -> int:
-    """Return when the hint was put, as each publication does: the folder lists a week."""
+    """Return when the hint was put, as each commit does; a list of the folder would be long."""
     try:
         return storage.info(HINT).modified_us
     except MissingObjectError:
@@ -342,13 +342,13 @@ def written_us(storage: Storage) -> int:
 
 
 def checkpoint(storage: Storage, table: Table) -> None:
-    """Do nothing: each version's metadata is whole."""
+    """Do nothing: the metadata of each version is complete."""
 
 
 def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, int]:
-    """Return since when metadata and manifest lists have been followed by a newer version."""
-    found = ((paths.parse_iceberg_path(info.path), info.modified_us) for info in objects)
-    written = {number: time_us for number, time_us in found if number is not None}
+    """Return when metadata and manifest lists were superseded: when the next version was put."""
+    versions = ((paths.parse_iceberg_path(info.path), info.modified_us) for info in objects)
+    written = {number: time_us for number, time_us in versions if number is not None}
     named = {*_lists(table)}
     old = ((_version_of(info.path), info) for info in objects)
     return {
@@ -371,29 +371,29 @@ def _version_of(path: str) -> int | None:
 
 
 def parts(storage: Storage, table: Table, *, files: bool) -> Collection[str]:
-    """Return the paths of the manifests of all named snapshots, and the files of older ones."""
+    """Return the manifests of all named snapshots; with `files` also files of older snapshots."""
     form, older = Form("", location_of(storage.url)), dict[str, Manifest]()
-    found = {manifest.path for manifest in _with_manifests(storage, table).state.manifests}
+    used = {manifest.path for manifest in _with_manifests(storage, table).state.manifests}
     for path in _lists(table):
         if path != table.mark:
             with suppress(MissingObjectError):
                 listed = decode_list(read_sealed(storage, path), form)
-                older |= {item.path: item for item in listed if item.path not in found}
+                older |= {item.path: item for item in listed if item.path not in used}
     for manifest in older.values() if files else ():
         with suppress(MissingObjectError):
-            found |= {entry.file.key for entry in _entries_of(storage, manifest, form)}
-    return found | older.keys()
+            used |= {entry.file.key for entry in _entries_of(storage, manifest, form)}
+    return used | older.keys()
 
 
 def reads(
     storage: Storage, objects: Mapping[str, ObjectInfo], now_us: int
 ) -> Iterator[tuple[str, Read]]:
-    """Yield each object of the metadata with what reads it, and those that are only named."""
+    """Yield each object of the metadata with what reads it, and those that only others name."""
     versions = {n for path in objects if (n := paths.parse_iceberg_path(path)) is not None}
     for version in sorted(versions):
         yield commit_path(version), partial(read_version, storage, version)
     avro = {path for path in objects if path.endswith(".avro")}
-    with suppress(FormatError):  # what is damaged is found anyway
+    with suppress(FormatError):  # the reads below report damaged objects
         table = newest(storage)
         metadata = table.state.metadata
         form = Form("", metadata.get("location", ""))
@@ -404,7 +404,7 @@ def reads(
             yield commit_path(number), partial(storage.info, commit_path(number))
     for path in sorted(avro):
         yield path, partial(read_sealed, storage, path)
-    # The first version is there before the hint.
+    # A table without a hint is sound while its first commit is in progress.
     if (
         HINT in objects
         or len(versions) > 1
@@ -414,15 +414,15 @@ def reads(
 
 
 def _kept_versions(metadata: Mapping[str, Any], now_us: int) -> set[int]:
-    """Return the versions that metadata names and whose grace is not over, by their successors."""
+    """Return the versions in the metadata log that were superseded less than a grace ago."""
     log, form = metadata.get("metadata-log", ()), Form("", metadata.get("location", ""))
     times = [*(each["timestamp-ms"] for each in log[1:]), metadata.get("last-updated-ms", 0)]
-    found = (
+    versions = (
         paths.parse_iceberg_path(form.path(each["metadata-file"]))
-        for each, followed_ms in zip(log, times, strict=False)
-        if followed_ms * 1000 > now_us - int(GRACE_S * 1e6)
+        for each, superseded_ms in zip(log, times, strict=False)
+        if superseded_ms * 1000 > now_us - int(GRACE_S * 1e6)
     )
-    return {number for number in found if number is not None}
+    return {number for number in versions if number is not None}
 
 
 def _check_hint(storage: Storage, versions: Collection[int]) -> None:
@@ -432,7 +432,7 @@ def _check_hint(storage: Storage, versions: Collection[int]) -> None:
         return
     with suppress(MissingObjectError):
         if named is not None:
-            storage.info(commit_path(named))  # of a publisher that came after the listing
+            storage.info(commit_path(named))  # a publisher made it after the listing
             return
     where = storage.describe(HINT)
-    raise CorruptionError("file names a version that does not exist", where=where, named=named)
+    raise CorruptionError("the file names a version that does not exist", where=where, named=named)

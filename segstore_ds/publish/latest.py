@@ -1,11 +1,11 @@
-"""The newest event of each key as a table: a stream beside the stream, published like any other.
+"""The newest event of each key as a table: a second stream, published like any other.
 
-The stream `<url>_latest` holds the newest of the kept events of each key, with their offsets. What
-it holds follows from one version of its source. A round takes what it holds already, leaves out
-what is below the head by now, adds the events that came since, and overwrites it in one commit,
-whose batch id is the source's version. So a round may be killed anywhere and begun again; of two at
-once the later commit is refused, and planned again. Where what it holds may differ from what the
-source says now, after a redaction or in another schema, a round reads all kept events again.
+The stream `<url>_latest` holds, for each key, the newest of the kept events with its offset. Its
+content is a function of one version of its source. A round reads that content without the events
+that are below the head now, adds the events appended since, and overwrites it in one commit, whose
+batch id is the source's version. So a killed round can be repeated; if two run at once, the later
+commit is refused and planned again. After a redaction or a change of the schema the content may be
+outdated, so a round reads all kept events again.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import delete_staged
 
-SOURCE = "latest_of"  # On disk: the id of the source, in the stream beside it. Never change.
+SOURCE = "latest_of"  # On disk: the id of the source, in the stream of newest events. Never change.
 WRITER = "latest"  # On disk: the id under which rounds commit to it. Never change.
 OFFSET = "_offset"  # On disk: the column with the offsets in the source. Never change.
 _SUFFIX = "_latest"  # On disk: how its location ends. Never change.
@@ -60,9 +60,9 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class LatestRule:
-    """Whose newest events are a table: the columns of the key, and which column says "deleted".
+    """The key columns of the newest events, and the column that marks a key as deleted.
 
-    Rounds after commits publish them in `formats`.
+    Automatic rounds publish the table in `formats`.
     """
 
     key: tuple[str, ...]
@@ -71,24 +71,24 @@ class LatestRule:
 
 
 def rule_of(root: Root) -> LatestRule | None:
-    """Return a stream's rule, by the columns' names; CorruptionError if it can't be read."""
+    """Return a stream's rule, with current column names; CorruptionError if it can't be read."""
     names, value = root.epoch.names, LATEST.parse(root.properties)
     called = LATEST.renamed(value, lambda stored: names.get(stored) or stored)
     return None if called is None else from_json(LatestRule, called, where=LATEST_PROPERTY)
 
 
 def build_rule(rule: LatestRule, root: Root) -> str:
-    """Return the property's text for a rule: by stored names."""
+    """Return the property's text for a rule, with stored column names."""
     stored = {name: stored for stored, name in root.epoch.names.items() if name is not None}
     value = LATEST.renamed(to_json(rule), lambda name: stored.get(name, name))
     return build_json(value).decode()
 
 
 def latest_storage(storage: Storage) -> Storage:
-    """Return the place of the newest events of the stream at a place; sends no request."""
+    """Return the folder of a stream's newest events; sends no request."""
     if storage.outer() is None:
         raise InvalidInputError(
-            "a stream that fills a bucket has no place beside it for its newest events",
+            "a stream at the root of a bucket can't have a table of newest events beside it",
             remedy="copy it to a folder",
             url=storage.url,
         )
@@ -105,8 +105,8 @@ def find_latest(context: StreamContext) -> StreamContext | None:
         return None
     if root.properties.get(SOURCE) != context.log.root.stream_id:
         raise InvalidInputError(
-            "another stream is where the newest events would be",
-            remedy="drop or move it",
+            "the folder for the newest events holds another stream",
+            remedy="drop or move that stream",
             url=storage.url,
         )
     return StreamContext.of(log, client=context.client)
@@ -124,47 +124,49 @@ def create_latest(context: StreamContext) -> None:
 
 
 def make_latest(context: StreamContext) -> StreamContext:
-    """Make a lost stream of newest events again, and the tables that rounds publish of it."""
+    """Create a lost stream of newest events again, and publish its automatic tables."""
     with suppress(AlreadyExistsError):
         create_latest(context)
-    beside, rule = find_latest(context), rule_of(context.log.refresh())
-    if beside is None or rule is None:
+    latest, rule = find_latest(context), rule_of(context.log.refresh())
+    if latest is None or rule is None:
         raise NotFoundError("the table was removed meanwhile", url=context.storage.url)
-    bring_up(context, beside, rule)
+    bring_up(context, latest, rule)
     for kind in rule.formats:
-        run_publish(beside, kind, settle=True)
-    return beside
+        run_publish(latest, kind, settle=True)
+    return latest
 
 
 def _schema(context: StreamContext, root: Root) -> pa.Schema:
     schema = stream_schema(context.status, root)
     if OFFSET in schema.names:
         raise InvalidInputError(
-            "a table of newest events needs the name of a column for its own", column=OFFSET
+            "a table of newest events adds a column of this name",
+            remedy="rename the stream's column",
+            column=OFFSET,
         )
     return schema.append(pa.field(OFFSET, pa.int64()))
 
 
-def bring_up(context: StreamContext, beside: StreamContext, rule: LatestRule) -> None:
-    """Bring the stream beside to the newest events as of the newest version; safe to repeat.
+def bring_up(context: StreamContext, latest: StreamContext, rule: LatestRule) -> None:
+    """Bring the stream of newest events up to the source's newest version; safe to repeat.
 
-    Reads the events that came since the last time and all that it holds, and overwrites it whole.
+    Reads the events appended since the last round and all that it holds, and replaces all of it.
     """
     for _ in range(_ATTEMPTS):
-        root, held = context.log.refresh(), beside.log.refresh()
-        owner, made = _owner(root, rule), beside.status.writers.find(held, WRITER)
-        shown = _find_shown(context, beside, rule)
+        root, held = context.log.refresh(), latest.log.refresh()
+        owner, made = _owner(root, rule), latest.status.writers.find(held, WRITER)
+        shown = _find_shown(context, latest, rule)
         if shown is not None and shown.batch_id >= root.version:
             return
         if shown is None and made and (made.owner, made.batch_id) == (owner, root.version):
-            owner = ""  # others changed what this batch made: repeated at once, it would do nothing
+            owner = ""  # others changed its result: a batch with the same owner would be skipped
         schema = _schema(context, root)
         check_key(schema, rule.key, rule.tombstone)
-        events = _events(context, root, beside, held, shown)
-        found = newest_by_key(events, schema, rule.key, rule.tombstone)
+        events = _events(context, root, latest, held, shown)
+        newest = newest_by_key(events, schema, rule.key, rule.tombstone)
         writer = WriterKey(WRITER, root.version, owner, takeover=True, on_repeat=SKIP)
         try:
-            _overwrite(beside, found, held, writer)
+            _overwrite(latest, newest, held, writer)
         except ConflictError:
             continue  # another round came first
         if owner:
@@ -175,29 +177,29 @@ def bring_up(context: StreamContext, beside: StreamContext, rule: LatestRule) ->
 
 
 def _owner(root: Root, rule: LatestRule) -> str:
-    """Return the owner of commits that hold a version's newest events, by columns and rule."""
+    """Return the owner id of rounds with the same source, columns and rule."""
     made = [root.stream_id, root.generation, root.epoch.number, rule.key, rule.tombstone]
     return hashlib.blake2b(build_json(made), digest_size=8).hexdigest()
 
 
-def _find_shown(context: StreamContext, beside: StreamContext, rule: LatestRule) -> Writer | None:
-    """Return the commit that made all that the stream beside holds; None if there is none."""
-    held = beside.log.root
-    known = beside.status.writers.find(held, WRITER)
+def _find_shown(context: StreamContext, latest: StreamContext, rule: LatestRule) -> Writer | None:
+    """Return the round whose commit made all of the content; None if there is none."""
+    held = latest.log.root
+    known = latest.status.writers.find(held, WRITER)
     if known is None or known.owner != _owner(context.log.root, rule):
         return None
     return known if (known.end - known.rows, known.end) == (held.head, held.tail) else None
 
 
 def _events(
-    context: StreamContext, root: Root, beside: StreamContext, held: Root, shown: Writer | None
+    context: StreamContext, root: Root, latest: StreamContext, held: Root, shown: Writer | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what decides about the newest events of a version, in order, with offsets."""
+    """Yield the events among which are the newest of a version, in order, with offsets."""
     covered = None
     if shown is not None and shown.batch_id >= clean_since(root):
         covered = _tail_at(context, root, shown.batch_id)
     if covered is not None:
-        for batch in _read(beside, held, held.head, None):
+        for batch in _read(latest, held, held.head, None):
             yield batch.filter(pc.greater_equal(batch[OFFSET], root.head))
     yield from _read(context, root, max(root.head, covered or 0), OFFSET)
 
@@ -219,56 +221,56 @@ def _read(
     return open_reader(reading, whole_reading(context, reading, root=root))
 
 
-def _overwrite(beside: StreamContext, found: pa.Table, held: Root, writer: WriterKey) -> None:
-    """Replace all that a version holds, in one commit that only follows that version."""
+def _overwrite(latest: StreamContext, newest: pa.Table, held: Root, writer: WriterKey) -> None:
+    """Replace all content in one commit, which may only follow the version `held`."""
     request = WriteRequest(
-        schema=found.schema,
+        schema=newest.schema,
         layout=_LAYOUT,
-        client=beside.client,
+        client=latest.client,
         writer=writer,
         overwrite=True,
         replace_schema=True,
         expected_version=held.version,
     )
-    job = plan_job(beside, request)
-    tasks = job.stage_all(as_input(found))
+    job = plan_job(latest, request)
+    tasks = job.stage_all(as_input(newest))
     staged = [segment for task in tasks for segment in task.segments]
     try:
-        Appender(beside).commit(AppendPlan.of(job, staged, tasks))
+        Appender(latest).commit(AppendPlan.of(job, staged, tasks))
     except MAYBE_COMMITTED:
         raise
     except SegstoreError:
-        delete_staged(beside.storage, staged)
+        delete_staged(latest.storage, staged)
         raise
 
 
 def latest_tables(context: StreamContext) -> Iterator[Published]:
-    """Yield the tables of a stream's newest events, each with how far it is behind the stream."""
-    rule, beside = rule_of(context.log.root), None
+    """Yield the tables of a stream's newest events, each with its lag behind the stream."""
+    rule, latest = rule_of(context.log.root), None
     if rule is not None:
-        with suppress(InvalidInputError):  # another stream is there; rounds say so
-            beside = find_latest(context)
-    if rule is None or beside is None:
+        with suppress(InvalidInputError):  # another stream is there; rounds report it
+            latest = find_latest(context)
+    if rule is None or latest is None:
         return
     for kind in CODECS:
-        found = published(beside, kind)
-        if found is not None:
-            yield as_latest(context, beside, rule, found)
+        table = published(latest, kind)
+        if table is not None:
+            yield as_latest(context, latest, rule, table)
 
 
 def as_latest(
-    context: StreamContext, beside: StreamContext, rule: LatestRule, found: Published
+    context: StreamContext, latest: StreamContext, rule: LatestRule, table: Published
 ) -> Published:
-    """Return what a table of the stream beside shows, in the source's versions and offsets."""
-    root, shown = context.log.root, _find_shown(context, beside, rule)
+    """Return what a table of newest events shows, in versions and offsets of the source."""
+    root, shown = context.log.root, _find_shown(context, latest, rule)
     covered, version = None, 0
-    if shown is not None and shown.version <= found.version:
+    if shown is not None and shown.version <= table.version:
         version, covered = shown.batch_id, _tail_at(context, root, shown.batch_id)
     tail = max(covered or 0, root.head)
     lag = root.tail - tail
-    reason = f"{lag:,} events came since, or are not known to be in it; publish it again"
+    reason = f"{lag:,} events are newer than the table, or may be; publish it again"
     return replace(
-        found,
+        table,
         version=version,
         head=root.head,
         tail=tail,

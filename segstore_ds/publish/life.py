@@ -1,10 +1,10 @@
 """Creates, updates and removes published tables, of any format.
 
-The table itself is the publisher's state: each of its commits says which version of the stream it
-shows, and one exclusive create decides the commit. So several publishers may run at once, and each
-may stop anywhere: no commit names what was staged, and the next call publishes what is missing.
-What a publisher remembers of a table is a hint: the create fails if others came first, and after it
-the commit before must still be in place, or the table was removed meanwhile.
+Publishers keep no state besides the table: each commit says which version of the stream it shows,
+and one exclusive create decides the commit. So several publishers may run at once, and each may
+stop anywhere: what it staged is in no commit, and the next call publishes what is missing. What a
+publisher remembers of a table is a hint: the create fails if others came first. After the create
+the previous commit must still be there; if not, the table was removed meanwhile.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -51,9 +51,9 @@ from segstore_ds.write.layout import Layout
 CLEAN_EVERY = 10  # commits of the table
 CODECS: Mapping[str, Codec] = {delta.KIND: delta, iceberg.KIND: iceberg}
 _ATTEMPTS = 10
-_FRAME_ROWS = 65_536  # of a file of a table's own
-_FRESH_S = 60.0  # nothing is purged that was superseded within an hour
-_KNOWN_S = 3600.0  # far below the grace: the name of a superseded version is never free
+_FRAME_ROWS = 65_536  # in own files
+_FRESH_S = 60.0  # far below the hour in which no superseded version is purged
+_KNOWN_S = 3600.0  # far below the grace, so the next version's name is not free again
 
 
 def codec_of(name: str) -> Codec:
@@ -67,7 +67,7 @@ def codec_of(name: str) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A table as this handle left it, and the version of the stream that it published last."""
+    """A table after this handle's last commit, and the stream's version that it published."""
 
     table: Table
     root: Root
@@ -85,8 +85,8 @@ def run_publish(
 ) -> Published:
     """Bring the stream's table up to its newest version; make the table if there is none.
 
-    With `settle` all events are published, and with `strict` no column may be left out. Versions
-    below `since` had values that the stream no longer has. Events below `upto` are published, too.
+    `settle` publishes all events, and `strict` refuses to leave columns out. Versions below `since`
+    had values that were redacted. Events below `upto` are published even if no Parquet has them.
     """
     codec = codec_of(kind)
     known: _Known | None = context.memory.get(codec.KIND)
@@ -105,13 +105,13 @@ def run_publish(
         except MissingObjectError:
             if missed:
                 raise
-            known, missed = None, True  # the table was removed meanwhile, or is damaged
+            known, missed = None, True  # another publisher removed the table, or it is damaged
             continue
         if done is None:
             continue
         if context.clock.boot_s() - began_s < _FRESH_S:
             return done
-        # After a pause, what was planned may have been purged and deleted before the put.
+        # After a pause, planned segments may have been dropped and deleted before the put.
         if context.log.refresh().log_start <= root.version:
             return done
     raise ConflictError(
@@ -122,14 +122,14 @@ def run_publish(
 
 
 def run_unpublish(context: StreamContext, kind: str) -> int:
-    """Delete a table's metadata and its own files; return how many objects there were."""
+    """Delete a table's metadata and own files; return how many objects there were."""
     codec = codec_of(kind)
     context.memory.pop(codec.KIND, None)
     return remove_table(context.storage, context.log.root.stream_id, codec)
 
 
 def remove_tables(storage: Storage, stream_id: str) -> int:
-    """Delete a stream's tables; return how many objects there were. Those of others stay."""
+    """Delete a stream's tables, and no others; return how many objects there were."""
     count = 0
     for codec in CODECS.values():
         with suppress(InvalidInputError):
@@ -138,17 +138,17 @@ def remove_tables(storage: Storage, stream_id: str) -> int:
 
 
 def published(context: StreamContext, kind: str) -> Published | None:
-    """Return what the stream's table shows beside the newest version known; None without one."""
+    """Return what the stream's table shows, with its lag; None if there is no table."""
     codec = codec_of(kind)
-    table = codec.newest(context.storage, asked=True)
+    table = codec.newest(context.storage, visible=True)
     return _describe(context, codec, table) if table.note is not None else None
 
 
 def _newest(context: StreamContext, codec: Codec, known: _Known | None) -> tuple[Root, Table]:
-    """Return the newest version, and the table as it is, or as this handle left it.
+    """Return the newest version, and the table: `known` if there is a newer version to publish.
 
-    With the latter, one request for the next version is enough: if the stream's folder was deleted
-    meanwhile, the table is not in place either.
+    With `known` one request for the next version is enough: if the stream's folder was deleted
+    meanwhile, `is_in_place` notices it.
     """
     if known is not None and known.table.note is not None:
         root = context.log.recent()
@@ -169,9 +169,9 @@ def _bring_up(
     since: int,
     least: int,
 ) -> Published | None:
-    """Bring a table up to a version, in as many commits as readers of changes need.
+    """Bring a table up to a version, in one commit or two, see `plan_step`.
 
-    None if another publisher came first.
+    Returns None if another publisher committed first.
     """
     storage = context.storage
     context.log.check_open(root)
@@ -189,12 +189,12 @@ def _bring_up(
         known: frozenset[PartRef] = frozenset()
     else:
         known, files = recalled
-    # What a table has shown stays in it: readers of changes would take its rows for deleted.
+    # A table keeps the events that it showed: readers of changes would take them for deleted.
     least = max(least, table.note.tail if table.note else 0)
     plan = partial(plan_listing, context.status, root, folder=codec.KIND, least=least, known=known)
     wanted = listing = plan()
     since = max(since, clean_since(root))
-    # Older metadata has bounds of values from before.
+    # Older metadata may hold redacted values as bounds.
     shown = table.note
     fresh = (
         since > 0
@@ -217,7 +217,7 @@ def _bring_up(
             codec.checkpoint(storage, table)
             used = {file.key for file in listing.files}
             delete_unused(storage, codec, table, used, log_grace_s=context.log.grace_s)
-    # Its state may be large, and the next commit reads what it can't recall.
+    # Delta's state may be large; the next commit reads it if `_recall` can't do without.
     state = table.state if codec.TRAVELS else None
     kept = replace(table, state=state, hinted=True)
     context.memory[codec.KIND] = _Known(kept, root, context.clock.boot_s())
@@ -227,7 +227,7 @@ def _bring_up(
 
 
 def check_shown(context: StreamContext, codec: Codec, note: Note | None, root: Root) -> None:
-    """Raise InvalidInputError if a table is not the stream's."""
+    """Raise InvalidInputError if a table belongs to another stream or program."""
     if note is None:
         refuse_foreign(context.storage, root.stream_id, codec)
     elif note.stream_id != root.stream_id:
@@ -254,10 +254,10 @@ def _columns_of(context: StreamContext, codec: Codec, root: Root, *, strict: boo
 def _recall(
     context: StreamContext, codec: Codec, table: Table, root: Root
 ) -> tuple[frozenset[PartRef], dict[str, File]] | None:
-    """Return the files that a table lists, by the version that it shows, and the rest as parts.
+    """Return what a table lists without reading it: the parts shared with `root`, and other files.
 
-    Those parts are the newer version's as well. So the table need not be read. None if that version
-    is gone, and where there are or may have to be files of the table's own.
+    Both follow from the version that it shows. Returns None if that version is gone, or if the
+    table has files of its own or may need some.
     """
     note = table.note
     if note is None or note.own or table.moved or note.generation != root.generation:
@@ -278,10 +278,10 @@ def _recall(
 
 
 def _is_due(shown: Note | None, root: Root, listing: Listing) -> bool:
-    """Tell whether a table shows less than a version: another publisher may be ahead."""
+    """Tell whether a table shows less than a version; another publisher may have shown more."""
     if shown is None or shown.generation != root.generation:
         return shown is None or shown.generation < root.generation
-    if shown.version == root.version:  # or a step on the way to it
+    if shown.version == root.version:  # completely, or only the first of two commits
         return shown.tail < listing.end or (shown.tail == listing.end and shown.own != listing.own)
     return shown.version < root.version
 
@@ -297,10 +297,10 @@ def _plan(
     files: Mapping[str, File],
     fresh: bool,
 ) -> tuple[Listing, Change]:
-    """Return what brings a table to a version, or nearer to it; writes its new files of its own."""
+    """Plan a table's next commit, and write the own files that it needs."""
     shown, listing, same = table.note, wanted, False
     if shown is not None and shown.generation == root.generation:
-        # Whether an offset stands for the same event in the table and in the version.
+        # Whether an offset means the same event in the table and in the version.
         same = shown.version >= clean_since(root)
         if not table.moved:
             divide = partial(plan, cut=shown.tail)
@@ -331,9 +331,9 @@ def _plan(
 
 
 def _written(context: StreamContext, root: Root, columns: Columns, wanted: File) -> File:
-    """Return a file that exists; one of the table's own holds the newest schema's stored columns.
+    """Return a file that exists: writes an own file, in the columns of the newest schema.
 
-    Nothing lists it yet. Its name is unique, so no other publisher's file is touched.
+    Its name is unique, so no other publisher's file is replaced.
     """
     if not wanted.is_wanted:
         return wanted
@@ -356,13 +356,13 @@ def _written(context: StreamContext, root: Root, columns: Columns, wanted: File)
 def _commit(
     context: StreamContext, codec: Codec, table: Table, change: Change
 ) -> tuple[Table, int] | None:
-    """Commit a change; return the table and the size, None if another publisher came first."""
+    """Commit a change; return the table and the commit's size, None if another one came first."""
     storage = context.storage
     staged = codec.stage(storage, table, change, context.clock.new_id)
     if not storage.create(staged.path, staged.data) and storage.get(staged.path) != staged.data:
         return None
     if table.mark is not None and not codec.is_in_place(storage, table, change.number):
-        # It was removed, and this commit comes too late.
+        # The table was removed before this commit was put: take the commit back.
         own = [file.path for file, _ in change.added if file.key != file.path]
         for late in (staged.path, *staged.paths, *own):
             storage.delete(late)
@@ -374,14 +374,14 @@ def _commit(
 
 
 def announce(storage: Storage, codec: Codec, table: Table) -> None:
-    """Tell readers which commit is the newest, unless they list the commits."""
+    """Put the hint that names the newest commit, if the format has one."""
     if codec.HINT:
         storage.put(codec.HINT, str(table.version).encode())
 
 
 def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
     root, note = context.log.root, table.note
-    if note is None:  # every table that has commits was checked when it was read
+    if note is None:  # removed meanwhile: every commit that was read has a note
         raise _not_published(context.storage)
     lag = max(root.tail - note.tail, 0)
     reason = f"{lag:,} events are left out, as " if lag else ""
@@ -406,9 +406,9 @@ def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
 
 
 def _is_settled(context: StreamContext, root: Root, offset: int) -> bool:
-    """Tell whether an event that is committed is in a Parquet file."""
-    found = next(iter(context.status.segments(root, max(offset, root.head), root.tail)), None)
-    return found is not None and found.entry.format == PARQUET
+    """Tell whether a committed event is in a Parquet file."""
+    placed = next(iter(context.status.segments(root, max(offset, root.head), root.tail)), None)
+    return placed is not None and placed.entry.format == PARQUET
 
 
 def _not_published(storage: Storage) -> InvalidInputError:
@@ -418,7 +418,7 @@ def _not_published(storage: Storage) -> InvalidInputError:
 
 
 def clean_tables(context: StreamContext) -> None:
-    """Delete what nothing needs any more of a stream's tables; does not publish them."""
+    """Delete superseded and unused objects of a stream's tables; does not publish them."""
     storage = context.storage
     for codec in CODECS.values():
         if any(paths.is_published(info.path) for info in list_table(storage, codec)):
@@ -440,9 +440,9 @@ def _clean(
 def forget_tables(context: StreamContext, record: Redaction) -> Iterator[tuple[str, str, str, int]]:
     """Delete what may hold redacted values in a stream's tables.
 
-    The first commit takes all of them out, so readers see the old or the redacted events.
-    What only older commits name goes at once: who still reads it gets an error. Yields what is
-    left, what it waits for, the call that ends it if not the same one, and when, in microseconds.
+    One commit replaces all of it, so readers see the old or the redacted events. Objects of older
+    commits are deleted at once: their readers get an error. Yields what is left, why, the call that
+    deletes it if another is needed, and the time (us) from which a repeated call can.
     """
     storage = context.storage
     for kind, codec in CODECS.items():
@@ -459,7 +459,7 @@ def forget_tables(context: StreamContext, record: Redaction) -> Iterator[tuple[s
             call = f'published.remove("{kind}"), then publish("{kind}") again'
             yield f"the published {kind} table", str(error), call, 0
             continue
-        # It may be from before the redaction, as far as clocks may differ.
+        # Files that may be older than the redaction, given how far clocks may differ.
         times = [info.modified_us for info in made]
         times = [us for us in times if us <= record.time_us + CLOCK_LIMIT_US]
         if times:

@@ -1,11 +1,11 @@
-"""What a version of a stream publishes, and how that differs from what a table lists.
+"""Plans what a version of a stream publishes, and how that differs from what a table lists. Pure.
 
-The files tile the offsets from the head to the published tail, the first event that is in no
-Parquet file yet, or a later one that the table has shown. A segment that another engine could not
-read as the stream does gets a file of its own in the table's folder.
+The files hold each event from the head to the published tail once. That tail is the first event
+that is in no Parquet segment, or the end of what the table has shown, if that is later. A segment
+that other engines would read differently is replaced by an *own file* in the table's folder.
 
-Readers of changes take an append for new events, and nothing else. So a commit that adds events
-which the table has not shown changes nothing else: `plan_step` says what comes before.
+Readers of changes expect new events from appends alone. So a commit that adds events which the
+table has not shown changes nothing else; if more has changed, `plan_step` plans a commit before it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ from segstore_ds.status.table_status import Slice, TableStatus
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a version, and the range of offsets that they tile."""
+    """The files of a version, and the range of offsets that they cover."""
 
     start: int
     end: int
     files: tuple[File, ...]
-    own: int = 0  # how many of them are no whole segments of the version
-    recast: bool = False  # whether segments of some epochs need files of the table's own
+    own: int = 0  # how many of them are not whole segments of the version
+    recast: bool = False  # whether segments of some epochs need own files
 
 
 def plan_listing(
@@ -46,11 +46,11 @@ def plan_listing(
     end: int | None = None,
     cut: int = 0,
 ) -> Listing:
-    """Return what a version publishes: to the first event that is in no Parquet file, or further.
+    """Return the files that publish a version up to its first event that is in no Parquet segment.
 
-    Below offset `least` it publishes what is in no Parquet file, too. The files of `known` parts,
-    all of them published, are left out and not read. Nothing from `end` on is published. Files of
-    the table's own lie in `folder`; a segment with events on both sides of offset `cut` has two.
+    Events below offset `least` are published in any case, and those from `end` on never. Parts in
+    `known` are published whole, so their files are left out and the parts are not read. Own files
+    lie in `folder`; a segment with events on both sides of offset `cut` gets two of them.
     """
     recast = _recast_epochs(status, root)
     files: list[File] = []
@@ -77,7 +77,7 @@ def _listing(root: Root, end: int, files: Sequence[File], recast: Mapping[int, b
 def shared_parts(
     status: TableStatus, old: Root, new: Root, published: tuple[int, int]
 ) -> frozenset[PartRef]:
-    """Return the parts that two versions have in common, with published segments alone."""
+    """Return the parts that two versions share and that lie within a published range."""
     start, end = max(published[0], new.head), published[1]
     both = {*status.table.parts(old, start, end)} & {*status.table.parts(new, start, end)}
     return frozenset(part for part in both if part.start >= start and part.end <= end)
@@ -100,10 +100,10 @@ def _wanted(
 
 
 def _recast_epochs(status: TableStatus, root: Root) -> dict[int, bool]:
-    """Tell for each epoch whether its files hold a column that other engines would not widen.
+    """Tell for each epoch whether its files have a column that other engines can't widen.
 
-    That is a decimal of another scale than is read now, or an integer that is a float now. Readers
-    widen everything else by themselves, and fill in columns and fields that are missing.
+    That is a decimal of another scale than now, or an integer that is a float now. Readers widen
+    other types by themselves, and fill missing columns and fields with nulls.
     """
     schema = epoch_schema(status, root.epoch)
     return {
@@ -135,11 +135,11 @@ def plan_step(
     *,
     same_events: bool,
 ) -> Listing:
-    """Return what the next commit lists of a table that shows the events below `tail`.
+    """Return what the next commit lists, for a table that shows the events below `tail`.
 
-    It first brings those in the form that is wanted, then adds the new ones and nothing else. Where
-    a segment has events of both, a file of the new ones, which `divide` lists, is added first, and
-    the segment takes its place then. A table that keeps no event is replaced in one commit.
+    A first commit replaces files of shown events; the next one adds new events and nothing else. A
+    segment with both kinds of events is listed last: before that, own files (of `divide`) or the
+    table's old files show them. If no shown event is kept, one commit replaces the table.
     """
     if not wanted.start < tail < wanted.end:
         return wanted
@@ -158,7 +158,7 @@ def plan_step(
         if same_events and not parts.recast and old and old[0].start == across.start:
             rest = [file for file in files if not across.start <= file.start < tail]
             files = tuple(sorted((*rest, *old), key=lambda file: file.start))
-            own += len(old) - 1  # they are no segments of this version
+            own += len(old) - 1  # they are not segments of this version
     shown = tuple(file for file in files if file.end <= tail)
     first = Listing(wanted.start, tail, shown, own - sum(f.is_wanted for f in files[len(shown) :]))
     if any(_differences(listed, first)):
@@ -169,12 +169,12 @@ def plan_step(
 def plan_changes(
     span: tuple[int, int], listed: Mapping[str, File], wanted: Listing, *, same_events: bool = True
 ) -> tuple[Moves, Moves]:
-    """Return what a table has to add and to remove, to list what a version publishes.
+    """Return the files to add to a table and to remove, each with whether it changes rows.
 
-    The table lists files, by their keys, of the events of a span. Files that both have may be left
-    out on both sides. `same_events` says that an offset stands for the same event in both. A file
-    that is listed again at other offsets is added, which replaces it in the table. Rows are changed
-    by a file with events that the table did not show, or that it shows no more.
+    The table has the files `listed`, by their keys, with the events of `span`. Files that both have
+    may be left out on both sides. `same_events` says that an offset means the same event in both. A
+    file listed at other offsets is added again, which replaces it. A file changes rows if it has
+    events that the table did not show before, or does not show afterwards.
 
     >>> listed = {"a": File("a", 0, 10, 5), "b": File("b", 10, 20, 5)}
     >>> merged = Listing(0, 20, (File("c", 0, 20, 5),))
@@ -193,11 +193,11 @@ def plan_changes(
 
 
 def _differences(listed: Mapping[str, File], wanted: Listing) -> tuple[list[File], list[File]]:
-    """Return the files that a table lacks, and those that it lists in vain."""
+    """Return the files that a table lacks, and those that it should no longer list."""
     spans = {key: (file.start, file.end) for key, file in listed.items()}
     kept = {file.key: (file.start, file.end) for file in wanted.files}
     added = [file for file in wanted.files if spans.get(file.key) != kept[file.key]]
-    # One of the table's own that is listed with other events is another file.
+    # An own file that is listed with other events is another file.
     own = {key for key, file in listed.items() if file.path != key}
     removed = [
         file

@@ -1,9 +1,9 @@
-"""Manifests and manifest lists of a published Iceberg table: bytes and back.
+"""Encodes, decodes and plans the manifests and manifest lists of a published Iceberg table.
 
-Every manifest's files tile a range of offsets, which its name says, and the manifests of a snapshot
-are disjoint. So what a change touches is known from the list alone. An append writes one manifest.
-A change in the middle writes those anew whose range it touches. Small manifests at the end are
-merged now and then, so 100,000 files have about a hundred.
+Each manifest covers the range of offsets in its name, and the ranges of a snapshot are disjoint. So
+the manifest list alone tells which manifests a change affects. An append writes one manifest; a
+change in the middle rewrites those whose range it touches. Small manifests at the end are merged
+now and then, so a table of 100,000 files has about a hundred manifests.
 """
 
 import io
@@ -24,10 +24,10 @@ from segstore_ds.version import requirement
 EXISTING, ADDED, DELETED = 0, 1, 2  # of an entry
 Span = tuple[int, int]
 FORMAT_VERSION = 3  # the first with row ids
-_MERGED = 32  # so many small manifests at the end become one
-_SMALL = 1024  # files: fewer make a manifest small
+_MERGED = 32  # merge when so many small manifests are at the end
+_SMALL = 1024  # a manifest with fewer files is small
 _NONCE_DIGITS = 12
-_CODEC = "deflate"  # the one that every reader has
+_CODEC = "deflate"  # the compression that every reader has
 STREAM = "segstore.stream"  # On disk: the key in the header of an Avro file with the stream's id.
 
 
@@ -118,8 +118,8 @@ class Entry:
     """A file in a manifest, and what a snapshot did to it."""
 
     status: int  # `EXISTING`, `ADDED` or `DELETED`
-    snapshot_id: int  # that added it, or deleted it
-    sequence: int  # of the snapshot that added it
+    snapshot_id: int  # of the snapshot that added or deleted it
+    sequence: int  # sequence number of the snapshot that added it
     file: File
     stats: Mapping[str, Any] = field(default_factory=dict)
 
@@ -145,14 +145,14 @@ class Manifest:
 
     @property
     def files(self) -> int:
-        """How many files it holds that the snapshot has."""
+        """How many of its files the snapshot has."""
         count: int = self.record["added_files_count"] + self.record["existing_files_count"]
         return count
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What all manifests of a table share: its stream, that one's URL, and the columns."""
+    """What all manifests of a table share: the stream, its URL, and the schema."""
 
     stream_id: str
     url: str
@@ -164,27 +164,27 @@ class Form:
         return f"{self.url}/{path}"
 
     def path(self, uri: str) -> str:
-        """Return the path, in the stream's folder, of an object that the table names."""
+        """Return an object's path in the stream's folder; CorruptionError if it lies outside."""
         path = uri.removeprefix(f"{self.url}/")
         if path == uri:
             raise CorruptionError(
-                "published table lists a file outside its folder", where=self.url, uri=uri
+                "the published table lists a file outside its folder", where=self.url, uri=uri
             )
         return path
 
-    def about(self, **values: object) -> dict[str, str]:
-        """Return what the header of an Avro file says; the stream's id shows whose it is."""
+    def header(self, **values: object) -> dict[str, str]:
+        """Return the metadata for an Avro file's header, with the stream's id to identify it."""
         texts = {key.replace("_", "-"): str(value) for key, value in values.items()}
         return {**texts, "format-version": str(FORMAT_VERSION), STREAM: self.stream_id}
 
 
 def sealed_nonce(random: str, data: bytes) -> str:
-    """Return what ends the name of a file: random digits, then those of its digest."""
+    """Return the suffix of a file's name: random digits, then the first of its digest."""
     return random[: _NONCE_DIGITS - NAME_DIGITS] + digest_of(data)[:NAME_DIGITS]
 
 
 def read_sealed(storage: Storage, path: str) -> bytes:
-    """Return a manifest or a list of them; CorruptionError if it is not what its name says."""
+    """Return the bytes of a manifest or manifest list; CorruptionError if its digest differs."""
     data = storage.get(path)
     digest = path.removesuffix(".avro")[-NAME_DIGITS:]
     check_digest(data, digest, where=storage.describe(path))
@@ -192,21 +192,21 @@ def read_sealed(storage: Storage, path: str) -> bytes:
 
 
 def encode_manifest(entries: Iterable[Entry], form: Form) -> bytes:
-    """Return a manifest with these files."""
-    about = form.about(
+    """Return the bytes of a manifest with these files."""
+    header = form.header(
         schema=form.schema_text,
         schema_id=form.schema_id,
         partition_spec="[]",
         partition_spec_id=0,
         content="data",
     )
-    return _encode(_entry_schema(), (_record(entry, form) for entry in entries), about)
+    return _encode(_entry_schema(), (_record(entry, form) for entry in entries), header)
 
 
-def _encode(schema: Any, rows: Iterable[Any], about: Mapping[str, str]) -> bytes:
+def _encode(schema: Any, rows: Iterable[Any], header: Mapping[str, str]) -> bytes:
     sink = io.BytesIO()
-    marker = secrets.token_bytes(16)  # as the library would, but from where all of our chance is
-    _avro().writer(sink, schema, rows, codec=_CODEC, metadata=about, sync_marker=marker)
+    marker = secrets.token_bytes(16)  # `secrets`, so that tests can replace all randomness
+    _avro().writer(sink, schema, rows, codec=_CODEC, metadata=header, sync_marker=marker)
     return sink.getvalue()
 
 
@@ -233,8 +233,8 @@ _STATS = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
 
 
 def decode_manifest(data: bytes, start: int, form: Form) -> list[Entry]:
-    """Return the files of a manifest that its snapshot has; the first begins at `start`."""
-    found = []
+    """Return a manifest's entries without deleted ones; the first begins at offset `start`."""
+    entries = []
     for row in _avro().reader(io.BytesIO(data)):
         if row["status"] == DELETED:
             continue
@@ -242,15 +242,16 @@ def decode_manifest(data: bytes, start: int, form: Form) -> list[Entry]:
         path, end = form.path(values["file_path"]), start + values["record_count"]
         file = File(path, start, end, values["file_size_in_bytes"])
         stats = {name: values[name] for name in _STATS}
-        found.append(Entry(row["status"], row["snapshot_id"], row["sequence_number"], file, stats))
+        one = Entry(row["status"], row["snapshot_id"], row["sequence_number"], file, stats)
+        entries.append(one)
         start = end
-    return found
+    return entries
 
 
 def describe_manifest(
     path: str, data: bytes, entries: Iterable[Entry], snapshot: tuple[int, int], form: Form
 ) -> Manifest:
-    """Return a manifest that a snapshot, given by id and sequence number, has written."""
+    """Return the list's record of a new manifest; `snapshot` is an id and a sequence number."""
     counts, rows = [0, 0, 0], [0, 0, 0]
     snapshot_id, sequence = snapshot
     least = sequence
@@ -279,38 +280,38 @@ def describe_manifest(
 
 
 def encode_list(manifests: Iterable[Manifest], form: Form, snapshot: Mapping[str, Any]) -> bytes:
-    """Return the manifest list of a snapshot."""
-    about = form.about(
+    """Return the bytes of a snapshot's manifest list."""
+    header = form.header(
         snapshot_id=snapshot["snapshot-id"],
         parent_snapshot_id=snapshot.get("parent-snapshot-id", "null"),
         sequence_number=snapshot["sequence-number"],
         first_row_id=snapshot["first-row-id"],
     )
-    return _encode(_list_schema(), (dict(manifest.record) for manifest in manifests), about)
+    return _encode(_list_schema(), (dict(manifest.record) for manifest in manifests), header)
 
 
 def decode_list(data: bytes, form: Form) -> list[Manifest]:
     """Return the manifests of a snapshot, in the order of their offsets."""
-    found = []
+    manifests = []
     for record in _avro().reader(io.BytesIO(data)):
         path = form.path(record["manifest_path"])
         span = paths.parse_manifest_path(path)
         if span is None:
             raise CorruptionError("published table lists another program's manifest", where=path)
-        found.append(Manifest(path, *span, record))
-    return sorted(found, key=lambda manifest: (manifest.start, manifest.end))
+        manifests.append(Manifest(path, *span, record))
+    return sorted(manifests, key=lambda manifest: (manifest.start, manifest.end))
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Files of neighbouring manifests, less those that go, and new files beside them."""
+    """Manifests to write: the files of neighbouring `old` ones, less those removed, and `added`."""
 
     old: tuple[Manifest, ...]
     added: tuple[Entry, ...]
 
     @property
     def files(self) -> int:
-        """How many files there may be."""
+        """The most files that there may be."""
         return sum(manifest.files for manifest in self.old) + len(self.added)
 
 
@@ -319,7 +320,7 @@ def plan_manifests(
 ) -> list[Manifest | Rewrite]:
     """Return the manifests of the next snapshot, in the order of their offsets.
 
-    `manifests` and `added` are sorted and disjoint; `removed` are the spans of files that go.
+    `manifests` and `added` are sorted and disjoint; `removed` are the spans of removed files.
     """
     starts, ends = [m.start for m in manifests], [m.end for m in manifests]
     touched = {
@@ -345,7 +346,7 @@ def plan_manifests(
 def _rewrite(
     items: list[Manifest | Rewrite], old: tuple[Manifest, ...], added: tuple[Entry, ...]
 ) -> None:
-    """Rewrite manifests and add files, together with the rewrite right before them."""
+    """Append a rewrite to `items`, or join it to the rewrite at their end."""
     if items and isinstance(last := items[-1], Rewrite):
         items[-1] = Rewrite(last.old + old, last.added + added)
     elif old or added:
@@ -353,7 +354,7 @@ def _rewrite(
 
 
 def _merge_small(items: list[Manifest | Rewrite]) -> None:
-    """Make the small manifests at the end one, if there are enough of them."""
+    """Join the small manifests at the end into one rewrite, if there are enough of them."""
     run = 0
     while run < len(items) and items[-1 - run].files < _SMALL:
         run += 1

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from segstore_ds.format.names import DELTA_LOG_FOLDER, ICEBERG_METADATA_FOLDER, build_log_name
 
-# The names that publishers build. Other tables may have some of them, too.
+# All names that publishers build. Tables of other programs may have some of them, too.
 _PUBLISHED = re.compile(
     r"_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
     r"|metadata/(?:v[1-9][0-9]{0,17}\.metadata\.json|version-hint\.text"
@@ -23,7 +23,7 @@ _DELTA_LOG = re.compile(r"_delta_log/(00[0-9]{18})\.(json|checkpoint\.parquet)")
 
 
 def is_published(path: str) -> bool:
-    """Tell whether a publisher can have built a path for an object of a published table.
+    """Tell whether a path is one that publishers build.
 
     >>> is_published('_delta_log/00000000000000000041.json'), is_published('metadata/notes.txt')
     (True, False)
@@ -32,12 +32,14 @@ def is_published(path: str) -> bool:
 
 
 def location_of(url: str) -> str:
-    """Return where an Iceberg table is, for readers that don't decode a local URL: a plain path.
+    """Return an Iceberg table's location: the URL, or a plain path if a local URL has escapes.
+
+    Readers do not decode the escapes of local URLs.
 
     >>> location_of("file:///a"), location_of("file:///a%23b"), location_of("s3://a/b%23c")
     ('file:///a', '/a#b', 's3://a/b%23c')
     """
-    with suppress(UnicodeDecodeError):  # a name that is no UTF-8 has none
+    with suppress(UnicodeDecodeError):  # such a name has no plain path
         if url.startswith("file://") and "%" in url:
             return unquote(url.removeprefix("file://"), errors="strict")
     return url
@@ -53,7 +55,7 @@ def build_delta_path(version: int, kind: str) -> str:
 
 
 def parse_delta_path(path: str) -> tuple[int, str] | None:
-    """Return version and kind of what `build_delta_path` built; None for any other path."""
+    """Return the version and kind in a path of `build_delta_path`; None for any other path."""
     match = _DELTA_LOG.fullmatch(path)
     return (int(match[1]), match[2]) if match else None
 
@@ -68,7 +70,7 @@ def build_iceberg_path(version: int) -> str:
 
 
 def parse_iceberg_path(path: str) -> int | None:
-    """Return the version of what `build_iceberg_path` built; None for any other path."""
+    """Return the version in a path of `build_iceberg_path`; None for any other path."""
     match = _ICEBERG_METADATA.fullmatch(path)
     return int(match[1]) if match else None
 
@@ -79,13 +81,13 @@ def build_manifest_list_path(version: int, nonce: str) -> str:
 
 
 def parse_manifest_list_path(path: str) -> int | None:
-    """Return the version of what `build_manifest_list_path` built; None for any other path."""
+    """Return the version in a path of `build_manifest_list_path`; None for any other path."""
     match = _MANIFEST_LIST.fullmatch(path)
     return int(match[1]) if match else None
 
 
 def build_manifest_path(start: int, end: int, nonce: str) -> str:
-    """Return the path of a manifest whose files tile the events ``[start, end)``.
+    """Return the path of a manifest whose files hold the events ``[start, end)``.
 
     >>> build_manifest_path(0, 20, "0123456789ab")
     'metadata/m-0-20-0123456789ab.avro'
@@ -94,18 +96,18 @@ def build_manifest_path(start: int, end: int, nonce: str) -> str:
 
 
 def parse_manifest_path(path: str) -> tuple[int, int] | None:
-    """Return the offsets in what `build_manifest_path` built; None for any other path."""
+    """Return the offsets in a path of `build_manifest_path`; None for any other path."""
     match = _MANIFEST.fullmatch(path)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def build_marks_path(folder: str) -> str:
-    """Return the path of the object that says since when files of a table have been unused."""
+    """Return the path of the object with the times since when objects have been unused."""
     return f"{folder}/_unused.json"
 
 
 def own_file_key(folder: str, start: int, segment_id: int, epoch: int) -> str:
-    """Return what the paths of own files begin with that hold the same rows of a published table.
+    """Return the prefix of the paths of equal own files: without a nonce and the extension.
 
     They hold the events of a segment from an offset on, in the columns of an epoch.
     """
@@ -113,7 +115,7 @@ def own_file_key(folder: str, start: int, segment_id: int, epoch: int) -> str:
 
 
 def published_key(path: str) -> str:
-    """Return a path of a published file without what tells equal files of the table's own apart.
+    """Return the key of a published file: the path of a segment, or `own_file_key` of an own file.
 
     >>> key = own_file_key("delta", 0, 5, 1)
     >>> published_key(f"{key}-0123456789ab.parquet") == key

@@ -1,8 +1,8 @@
-"""What a published table shows, whatever its format, and what a format's codec has to offer.
+"""The values of a published table of any format, and the protocol of a format's codec.
 
-Both formats have no digests of their metadata, so publishers add some: damage must not look like a
-table. A JSON file holds the digest of its own bytes, taken with zeros in the digest's place. An
-Avro file has it in its name, and a checkpoint in the metadata of its Parquet file.
+Neither format has digests of its metadata, so publishers add them to detect damage. A JSON file
+holds the digest of its own bytes, computed with zeros in the digest's place. An Avro file has it in
+its name, and a checkpoint in the metadata of its Parquet file.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _REMEDY = (
     "give other programs read-only credentials; delete the table with published.remove(), then "
     "publish the stream again; move a table that is not the stream's to a folder of its own"
 )
-Read = Callable[[], object]  # reads an object; raises FormatError if it is damaged
+Read = Callable[[], object]  # reads and checks an object; raises FormatError if it is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,17 @@ class Published:
 
     Attributes:
         format: ``delta`` or ``iceberg``.
-        url: The table's location, for other engines: the stream's.
+        url: The table's location, for other engines; it is the stream's location.
         table_version: The number of the table's newest commit.
         version: The stream's version that it shows.
         head: Offset of its first event.
         tail: Offset after its last event; later events are in no Parquet file yet.
         lag: How many events of the stream's newest version the table lacks.
         reason: Why it lacks them, and what to call; empty without a lag.
-        left_out: Columns that the table lacks as its format has no such type, with their types.
-        metadata: The newest metadata of Iceberg, for a catalog; None of Delta, which needs none.
-        latest_by: The columns of the key, if it shows the newest event of each alone; then the
-            location is that of the stream beside, and versions and offsets are this stream's.
+        left_out: The columns that the table lacks, by name, with their types: its format has none.
+        metadata: The URL of the newest Iceberg metadata, for a catalog; None for Delta.
+        latest_by: The key columns of a table of newest events, otherwise empty. Such a table is at
+            another location; its versions and offsets are those of this stream.
     """
 
     format: str
@@ -63,7 +63,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What our commits to a table say of the stream: which version the table shows."""
+    """What each commit to a table says of the stream: which version the table shows."""
 
     stream_id: str
     generation: int
@@ -71,7 +71,7 @@ class Note:
     head: int  # offset of the table's first event
     tail: int  # offset after its last one
     created_ms: int  # when the table was made
-    own: int = 0  # how many files it lists that are no whole segments of the version
+    own: int = 0  # how many of its files are not whole segments of the version
 
 
 def table_uuid(stream_id: str) -> str:
@@ -84,50 +84,46 @@ def table_uuid(stream_id: str) -> str:
 class File:
     """A file that a table lists, or should list: the events `[start, end)`."""
 
-    path: str  # in the stream's folder; the key of a file to be written
+    path: str  # in the stream's folder; the key if the file is not written yet
     start: int
     end: int
-    bytes: int = 0  # 0 of a file of the table's own that has to be written
-    stats: str | None = None  # of the segment, as its entry has them
+    bytes: int = 0  # 0 if it is an own file that is not written yet
+    stats: str | None = None  # the statistics in the segment's entry
 
     @property
     def key(self) -> str:
-        """What names it among all files that a stream ever publishes."""
+        """What identifies its content among all files that a stream ever publishes."""
         return paths.published_key(self.path)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it has to be written, because the segment's file does not serve."""
+        """Whether it is an own file that is not written yet."""
         return not self.bytes
 
 
-Moves = tuple[tuple[File, bool], ...]  # files, each with whether it changes the rows
+Moves = tuple[tuple[File, bool], ...]  # files, each with whether it changes rows
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a table, and those left out, with the types that the format lacks.
+    """The columns of a table, and the types of columns that its format can't express."""
 
-    `names` are the stored ones, by which files and statistics go; `labels` those of their bounds,
-    "" for a type that has none.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # as stored in files and statistics
     left_out: dict[str, str]
-    form: Any  # what the codec makes of them
-    labels: tuple[str, ...]
+    form: Any  # the schema in the format's own form
+    labels: tuple[str, ...]  # the labels of their statistics; "" for a type without
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """The newest state of a table."""
 
-    version: int  # of its newest commit; the one before the first without any
+    version: int  # of its newest commit; one below the first if there is no commit
     note: Note | None = None  # what that commit says of the stream
-    mark: Any = None  # by what the codec knows whether that commit is in place
+    mark: Any = None  # by which the codec recognizes that commit
     state: Any = None  # what the codec has read; None if a commit needs only the note
-    moved: bool = False  # whether it names the files of a folder that was left
-    hinted: bool = True  # whether readers find this commit
+    moved: bool = False  # whether its files are at the stream's former location
+    hinted: bool = True  # whether the hint names this commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +138,13 @@ class Change:
     added: Moves
     removed: Moves
     again: tuple[File, ...]  # as listed before; `added` has them at other offsets
-    fresh: bool  # whether no older snapshot is named any more
+    fresh: bool  # whether to drop all older snapshots
     client: str
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A commit that is ready: its object, the table after it, and what it staged before."""
+    """A commit ready to be created: its path and bytes, the table after it, staged objects."""
 
     path: str
     data: bytes
@@ -162,18 +158,18 @@ class Codec(Protocol):
     KIND: str  # its name, and that of the folder with the table's own files
     TITLE: str
     METADATA_FOLDER: str
-    MAKES_TABLE: re.Pattern[str]  # what makes a table there, also other programs'
-    HINT: str  # the object that names the newest commit; empty where readers list them
+    MAKES_TABLE: re.Pattern[str]  # paths of metadata of any program's table of this format
+    HINT: str  # the object that names the newest commit; empty if readers list commits
     FIRST: int  # the number of a table's first commit
-    LARGE_BYTES: int  # a larger commit is cleaned up after at once
+    LARGE_BYTES: int  # after a larger commit, a checkpoint and a clean-up follow at once
     TRAVELS: bool  # whether superseded metadata stays as long as files do
     POINTED: bool  # whether catalogs keep a pointer to the newest metadata
 
     def columns(self, schema: pa.Schema, names: Names) -> Columns:
         """Return the columns that the format can express, of a stored schema with its names."""
 
-    def newest(self, storage: Storage, *, asked: bool = False) -> Table:
-        """Return the newest state; `asked` may leave out a table that readers don't find yet."""
+    def newest(self, storage: Storage, *, visible: bool = False) -> Table:
+        """Return the newest state; `visible` may leave out a table that readers can't open yet."""
 
     def read_files(self, storage: Storage, table: Table) -> tuple[Table, dict[str, File]]:
         """Return a table with all of its state, and its files by their keys."""
@@ -181,16 +177,16 @@ class Codec(Protocol):
     def stage(
         self, storage: Storage, table: Table, change: Change, new_id: Callable[[], str]
     ) -> Staged:
-        """Prepare a commit, whose exclusive create decides."""
+        """Prepare a commit; the caller creates it."""
 
     def is_in_place(self, storage: Storage, table: Table, number: int) -> bool:
-        """Tell whether the commit before a new one is still there: the table was not removed."""
+        """Tell whether the previous commit is still there, so the table was not removed."""
 
     def written_us(self, storage: Storage) -> int:
-        """Return when the table was last committed to, by the store's time; 0 for no table."""
+        """Return the store's time (us) of the last commit; 0 without a table."""
 
     def checkpoint(self, storage: Storage, table: Table) -> None:
-        """Write what makes older metadata superfluous."""
+        """Write a checkpoint, if the format has them."""
 
     def commit_path(self, version: int) -> str:
         """Return the path of a commit."""
@@ -201,28 +197,28 @@ class Codec(Protocol):
     def parts(self, storage: Storage, table: Table, *, files: bool) -> Collection[str]:
         """Return the paths of metadata that the newest commit names.
 
-        With `files` also the keys of files that only older snapshots list which it names.
+        With `files` also the keys of files that only the older snapshots in it list.
         """
 
     def reads(
         self, storage: Storage, objects: Mapping[str, ObjectInfo], now_us: int
     ) -> Iterator[tuple[str, Read]]:
-        """Yield each object of the metadata with what reads it, and those missing before now."""
+        """Yield each object of the metadata, also missing ones, with what reads and checks it."""
 
 
 def seal(data: bytes, key: str) -> bytes:
-    """Return a JSON text without spaces with its digest in the place of `UNSEALED`."""
+    """Return a compact JSON text with its digest in the place of `UNSEALED`."""
     return data.replace(_field(key, UNSEALED), _field(key, digest_of(data)), 1)
 
 
 def check_seal(data: bytes, key: str, digest: object, *, where: str) -> None:
-    """Raise CorruptionError unless a JSON text has the digest that it holds."""
-    found = digest if isinstance(digest, str) and digest.isascii() else ""
-    check_digest(data.replace(_field(key, found), _field(key, UNSEALED), 1), found, where=where)
+    """Raise CorruptionError unless `digest`, which a JSON text holds, is its digest."""
+    held = digest if isinstance(digest, str) and digest.isascii() else ""
+    check_digest(data.replace(_field(key, held), _field(key, UNSEALED), 1), held, where=where)
 
 
 def check_digest(data: bytes, digest: str, *, where: str) -> None:
-    """Raise CorruptionError unless bytes have a digest, or begin with what a name holds of it."""
+    """Raise CorruptionError unless the digest of bytes begins with `digest`, which is not empty."""
     if not digest or not digest_of(data).startswith(digest):
         raise CorruptionError(
             "published metadata is damaged, or another program has written it",

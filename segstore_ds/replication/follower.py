@@ -1,8 +1,8 @@
-"""One follower: what a stream says of it (REPLICATION.md), what it holds, its next commit file.
+"""One follower: the property that names it, the newest commit in its folder, and the next one.
 
-A writer that finds an object missing there copies it. Two writers may copy the same object at once,
-and either may stop half-way. An object in a follower is therefore never deleted first: if it is not
-whole, it is replaced by the same bytes in one step.
+It follows REPLICATION.md. Two writers may copy the same object to a follower at once, and either
+may stop half-way. So an object that is not whole there is never deleted first: it is replaced by
+the same bytes in one step.
 """
 
 from collections.abc import Callable, Mapping
@@ -71,76 +71,76 @@ class Follower:
         self.url = storage.url
         self._of = of
         self.files = MetadataLog(storage, names.LOG_FOLDER, ROOT_CODEC, clock=clock)
-        self.known: Root | None = None  # the newest root that it was seen to hold
-        self._put = ""  # the transaction of the commit file that was put last
+        self.known: Root | None = None  # the newest root that was read from it or put there
+        self._put_last = ""  # the transaction of the commit file that this handle put last
         self._hints = HintPace(storage, clock)
 
     def holds(self, root: Root) -> bool:
-        """Tell whether it holds a root, or recently did; also False where it can't be reached."""
+        """Tell whether it holds a root, or recently did; False too if it can't be reached."""
         try:
             known = self.known
             if known is None or known.transaction != root.transaction:
                 known = self.newest(root)
-            return known.transaction == root.transaction and self.says_so(known)
+            return known.transaction == root.transaction and self.confirms(known)
         except (StorageError, FormatError, FencedError):
             return False
 
-    def says_so(self, theirs: Root) -> bool:
+    def confirms(self, theirs: Root) -> bool:
         """Tell whether a root of its own log says that it follows this stream's folder.
 
-        The stream's root alone proves nothing: it may be crafted.
+        The root of this stream alone proves nothing, because an attacker may have made it.
         """
         known = replication_of(theirs)
         named = () if known is None else (known.primary, *known.followers)
         return self._of in named and self.url in named[1:]
 
-    def held(self, root: Root) -> Root:
-        """Return the newest root that it holds, asked of its store; raises as `newest`."""
+    def read_newest(self, root: Root) -> Root:
+        """Return the newest root that it holds, as its folder has it now; raises as `newest`."""
         if self.known is None or self.known.transaction != root.transaction:
             # Another process may have shipped it meanwhile.
-            self.known = found = self.files.get(root.version)
-            if found is not None and found.transaction != root.transaction:
+            self.known = theirs = self.files.get(root.version)
+            if theirs is not None and theirs.transaction != root.transaction:
                 self.known = None
                 raise self.fenced(root)
         return self.newest(root)
 
-    def newest(self, root: Root, *, asked: bool = False) -> Root:
-        """Return the newest root that it holds, where `root` is what it should hold.
+    def newest(self, root: Root, *, checked: bool = False) -> Root:
+        """Return the newest root that it holds; `root` is the one that it should hold.
 
-        The remembered root counts only while its file and the one before exist, because a folder
-        may be emptied at any time. `asked` says that they were there a moment ago, which saves the
-        requests.
+        The remembered root is valid only while its file and the previous one exist, because a
+        folder may be emptied at any time. `checked` says that they were there a moment ago, which
+        saves the requests.
 
         Raises:
             FencedError: It holds another commit in the place of `root`, or a newer generation.
-            MissingObjectError: It does not hold this stream, or its log has a hole.
-            CorruptionError: It stored otherwise what this handle put last.
+            MissingObjectError: It does not hold this stream, or a version is missing in its log.
+            CorruptionError: The commit file that this handle put last has other bytes there.
         """
         known = self.known
         near = known is not None and known.version in (root.version - 1, root.version)
-        if known is not None and near and self.says_so(known):  # else it was removed for a while
+        if known is not None and near and self.confirms(known):  # else it was removed for a while
             ours = root.transaction if known.version == root.version else root.parent
-            if known.transaction == ours and (asked or self._has_two(known, root)):
+            if known.transaction == ours and (checked or self._has_two(known, root)):
                 return known
         self.known = None
-        found = self._find_near(root) or self._find_listed(root)
-        if found.generation > root.generation:
+        theirs = self._read_near(root) or self._read_last(root)
+        if theirs.generation > root.generation:
             raise self.fenced(root)
-        if found.version >= root.version:
-            same = found if found.version == root.version else self.files.get(root.version)
+        if theirs.version >= root.version:
+            same = theirs if theirs.version == root.version else self.files.get(root.version)
             if same is not None and same.transaction != root.transaction:
                 raise self.fenced(root)
-        if found.transaction == self._put and not self.files.holds_added(found.version):
-            raise self.differs(found.version)
-        self.known = found
-        return found
+        if theirs.transaction == self._put_last and not self.files.holds_added(theirs.version):
+            raise self.differs(theirs.version)
+        self.known = theirs
+        return theirs
 
-    def _find_near(self, root: Root) -> Root | None:
-        """Return a root at `root` or beside it, found by name; None where only a list would tell.
+    def _read_near(self, root: Root) -> Root | None:
+        """Return its root at the version of `root` or next to it; None if only a list can tell.
 
-        Writers that alternate outdate what each of them remembers, and a list of the log takes the
-        longer the older the stream is. Of a follower that is further ahead, the next root will do:
-        the primary has it too, so `root` is outdated and its commit loses, or has lost it.
+        These are read by name, because a list of a long log is slow. Writers that alternate need
+        them often: each remembers an outdated root. If the follower is further ahead, the next root
+        is enough: either the primary has it and this commit loses its race, or it lost that commit.
         """
         works: list[Callable[[], Any]] = [
             partial(self.files.get, root.version),
@@ -149,29 +149,28 @@ class Follower:
         ]
         own, after, begins = at_once(works)
         if own is not None:
-            found: Root | None = after or own
+            theirs: Root | None = after or own
         elif after is None and root.version > root.log_start:
-            found = self.files.get(root.version - 1)
+            theirs = self.files.get(root.version - 1)
         else:
-            found = None
-        return found if begins and found and found.stream_id == root.stream_id else None
+            theirs = None
+        return theirs if begins and theirs and theirs.stream_id == root.stream_id else None
 
-    def _find_listed(self, root: Root) -> Root:
+    def _read_last(self, root: Root) -> Root:
         numbers = self.files.numbers()
-        found = self.files.get(numbers[-1]) if numbers else None
-        if found is None or found.stream_id != root.stream_id:
+        theirs = self.files.get(numbers[-1]) if numbers else None
+        if theirs is None or theirs.stream_id != root.stream_id:
             raise self.absent(root)
-        begins = max(root.log_start, found.log_start)
-        if numbers[0] > begins and found.generation <= root.generation:
-            raise self._holed(numbers[0])
-        return found
+        begins = max(root.log_start, theirs.log_start)
+        if numbers[0] > begins and theirs.generation <= root.generation:
+            raise self._lacks(numbers[0])
+        return theirs
 
     def add(self, root: Root) -> None:
         """Put the commit file of a root directly after its newest one.
 
-        In an emptied folder every name is free, so it is asked at the same time whether the
-        version before is there. A folder that is emptied between the two requests is found out by
-        `newest`, as one that is emptied later.
+        An emptied folder accepts every name, so the same round of requests checks that the
+        previous version is there. `newest` notices a folder that is emptied in between or later.
 
         Raises:
             FencedError: Another commit has that version.
@@ -186,12 +185,12 @@ class Follower:
         except StorageError:
             raise
         except SegstoreError as error:
-            raise StorageError("follower did not answer", follower=self.url) from error
+            raise StorageError("a follower did not answer", follower=self.url) from error
         if not ours:
             raise self.fenced(root)
         if not all(before):
-            raise self._holed(root.version)
-        self.known, self._put = root, root.transaction
+            raise self._lacks(root.version)
+        self.known, self._put_last = root, root.transaction
         self._hints.write(partial(self.files.write_hint, hint_of(root)), self._hint_known)
 
     def _hint_known(self) -> None:
@@ -200,16 +199,17 @@ class Follower:
             self.files.write_hint(hint_of(known))
 
     def _has_two(self, known: Root, root: Root) -> bool:
-        """Tell whether the file of a root is there, and the one before unless it was purged.
+        """Tell whether the file of a root is there, and the previous one unless it was purged.
 
-        What this handle put is read back: the follower acknowledged it, whatever it stored.
+        What this handle put is read back, because a follower may acknowledge a file and store other
+        bytes.
         """
         looks = [partial(self.files.holds_added, known.version)]
         if known.version > max(known.log_start, root.log_start):
             looks.append(partial(self.files.exists, known.version - 1))
         return all(at_once(looks))
 
-    def _holed(self, version: int) -> MissingObjectError:
+    def _lacks(self, version: int) -> MissingObjectError:
         return MissingObjectError(
             "a version is missing in a follower's log",
             remedy=_REPAIR,
@@ -221,7 +221,7 @@ class Follower:
         """Return the error for a folder without this stream."""
         return MissingObjectError(
             "the follower's folder does not hold this stream",
-            remedy="bring its disk or its files back; if it is empty for good, call "
+            remedy="mount its disk, or restore its files; if they are lost, call "
             "followers.add(url) again, or followers.remove(url)",
             follower=self.url,
             stream=root.stream_id,
@@ -230,14 +230,14 @@ class Follower:
     def differs(self, version: int) -> CorruptionError:
         """Return the error for a commit file that is not the primary's."""
         return CorruptionError(
-            "a follower's commit file differs from the one that was sent",
+            "a follower's commit file differs from the primary's",
             remedy=_REPAIR,
             follower=self.url,
             version=version,
         )
 
     def fenced(self, root: Root) -> FencedError:
-        """Return the error for a primary that another folder has replaced."""
+        """Return the error for a primary that a promoted follower has replaced."""
         return FencedError(
             "a follower was promoted, so this folder is no longer the primary",
             remedy="write to the promoted stream; it lacks commits that were not acknowledged here",
@@ -248,10 +248,10 @@ class Follower:
 
 
 def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
-    """Return both names of the status objects that a commit names and its parent does not.
+    """Return both names of each status object that a commit names and its parent does not.
 
-    Parts inside lists are compared only where a list is new. A history part never goes to a list in
-    the commit that writes it.
+    Parts inside lists are compared only if a list is new, since a commit never moves the history
+    part that it writes to a list.
     """
     fresh = set(status_objects(after)) - set(status_objects(before))
     for table in status.tables:
@@ -274,20 +274,20 @@ def _is_own_part(item: Retired, root: Root) -> bool:
 def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, SegmentEntry]:
     """Return the segment objects that a commit lists and its parent does not."""
     known = {entry.path for entry in before.entries}
-    found = {entry.path: entry for entry in after.entries if entry.frame is None}
+    listed = {entry.path: entry for entry in after.entries if entry.frame is None}
     if set(status_objects(after)) != set(status_objects(before)):
         old, new = (
             {part.path: part for part in status.table.parts(root)} for root in (before, after)
         )
         for path in sorted(new.keys() - old.keys()):
-            found.update((entry.path, entry) for entry in status.table.entries(new[path]))
+            listed.update((entry.path, entry) for entry in status.table.entries(new[path]))
         for path in sorted(old.keys() - new.keys()):
             known.update(entry.path for entry in status.table.entries(old[path]))
-    fresh = found.keys() - known
-    return {names.segment_object(path): found[path] for path in sorted(fresh)}
+    fresh = listed.keys() - known
+    return {names.segment_object(path): listed[path] for path in sorted(fresh)}
 
 
 def whole_segments(target: Storage, segments: Mapping[str, SegmentEntry]) -> frozenset[str]:
-    """Return the objects of `segments` that a folder holds whole; they are all asked at once."""
+    """Return the objects of `segments` that a folder holds whole; checks all of them at once."""
     whole = at_once([partial(has_arrived, target, *each) for each in segments.items()])
     return frozenset(path for path, is_whole in zip(segments, whole, strict=True) if is_whole)

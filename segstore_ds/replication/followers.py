@@ -1,4 +1,4 @@
-"""Followers: seeded and added, removed, promoted."""
+"""The operations on followers: add (after the stream is copied there), remove and promote."""
 
 import logging
 from collections.abc import Iterator
@@ -46,23 +46,23 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     refuse_overlap(target, storage, compare_names(target, storage), "follower")
     root = context.log.refresh()
     _refuse_clone(root)
-    # A folder that takes no commits would refuse the last step, after everything was copied.
+    # Refuse in a follower now: its commit would be refused only after everything was copied.
     replicas = replicas_of(context.log)
     replicas.before_staging(root)
     known = [each for each in replicas.of(root) if each.url != target.url]
     for each in known:
-        each.known = None  # what is remembered would hide a promotion until the next commit
+        each.known = None  # a remembered root would hide a promotion until the next commit
     at_once([partial(replicas.ready, each, root) for each in known])
     follower = Follower(target, context.clock, of=storage.url)
     first = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
-    # One folder under two names would be one copy, and promote would fence nobody.
+    # One folder under two names would be one copy, and its promotion would fence no writer.
     for other in (storage, *(files.storage for files in context.log.seams.copies(root))):
         if other.url != target.url:
             refuse_overlap(target, other, find_overlap(target, other), "follower")
     if first:
         raise AlreadyExistsError(
             "the folder holds the last commits of a dropped stream",
-            remedy="name another folder: a follower has the version numbers of its primary",
+            remedy="use another folder: a follower needs the version numbers of its primary",
             url=follower.url,
         )
     if first is not None:
@@ -86,7 +86,7 @@ def run_remove_follower(
 ) -> Committed[None]:
     """Continue without a follower, whose folder stays as it is; safe to repeat.
 
-    It is asked whether it was promoted: this folder would acknowledge commits beside it.
+    Refuses if it was promoted, unless `allow_promoted`: both folders would acknowledge commits.
     """
     gone = {url, context.storage.sibling(url).url}
 
@@ -96,7 +96,7 @@ def run_remove_follower(
             return None
         kept = tuple(follower for follower in known.followers if follower not in gone)
         for follower in () if allow_promoted else gone.intersection(known.followers):
-            replicas_of(context.log).ask(follower, root)
+            replicas_of(context.log).refuse_promoted(follower, root)
         return _following(root, known.primary, kept)
 
     return context.commit(next_root)
@@ -107,7 +107,7 @@ def run_promote(context: StreamContext) -> Committed[None]:
 
     After it returns, no commit of the old primary is acknowledged any more.
     """
-    context.log.open()  # by the hint, which tells if the newest commits are gone
+    context.log.open()  # reads the hint, which shows if the newest commits are gone
 
     def next_root(root: Root, _slot: Slot) -> Root | None:
         known = replication_of(root)
@@ -122,21 +122,21 @@ def run_promote(context: StreamContext) -> Committed[None]:
 
 
 def _refuse_second(context: StreamContext, root: Root) -> None:
-    """Refuse to promote a second follower: both would acknowledge commits of one generation."""
+    """Refuse a second promotion: both folders would acknowledge commits of one generation."""
     for follower in replicas_of(context.log).of(root):
         if follower.url == context.storage.url:
             continue
         try:
             found = follower.files.latest()
         except (FormatError, StorageError) as error:
-            _LOG.warning("follower %s was not asked if it was promoted: %s", follower.url, error)
+            _LOG.warning("follower %s is unreadable, maybe promoted: %s", follower.url, error)
             continue
         theirs = found[1] if found else root
         newer = theirs.stream_id == root.stream_id and theirs.generation > root.generation
         if newer and not theirs.dropped:
             raise FencedError(
                 "another follower was promoted",
-                remedy="write to the promoted stream; to give that one up, drop it first",
+                remedy="write to the promoted stream; to promote this one instead, drop that one",
                 url=context.storage.url,
                 promoted=follower.url,
                 generation=theirs.generation,
@@ -161,12 +161,12 @@ def _following(root: Root, primary: str, followers: tuple[str, ...]) -> Root:
 
 
 def _check_same(context: StreamContext, follower: Follower) -> None:
-    """Check that a folder's log belongs to this stream; shipping then continues from there."""
+    """Check that a folder's log is a copy of this stream's log; shipping continues it."""
     root = context.log.refresh()
     try:
         mend(context.log.files, follower, root, root.log_start)
-        # It is the same stream if a version that both have is the same. Below the log's start lies
-        # nothing, or what a writer left that slept; and the folder could not be brought up.
+        # It is the same stream if a version that both have is the same. A version below the log's
+        # start proves nothing (a suspended writer may have put it), and could not be brought up.
         found = follower.files.latest()
         kept = range(root.log_start, root.version + 1)
         ours = context.log.files.get(found[0]) if found and found[0] in kept else None
@@ -185,8 +185,8 @@ def _check_same(context: StreamContext, follower: Follower) -> None:
 def seed(context: StreamContext, follower: Follower) -> None:
     """Copy a stream into a folder: objects first, then its log in order.
 
-    What no version lists, such as the objects of a job that runs or was killed, is not copied. What
-    a newer version no longer lists may be gone meanwhile: another attempt leaves it out.
+    Objects that no version lists, such as those of a running or killed job, are not copied. If an
+    object was dropped and deleted meanwhile, another attempt copies a newer version without it.
     """
     for attempt in range(1, SEED_ATTEMPTS + 1):
         root = context.log.refresh()
@@ -246,5 +246,5 @@ def _copy_log(context: StreamContext, follower: Follower, root: Root) -> None:
         except FormatError:
             if version > abandoned_through(root):
                 raise
-            continue  # a repair has left it behind
-        follower.storage.create(files.path(version), data)  # replaced, it would undo a fence
+            continue  # a repair has abandoned it
+        follower.storage.create(files.path(version), data)  # replacing one might undo a promotion

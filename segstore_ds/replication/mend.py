@@ -1,8 +1,8 @@
-"""Compares a follower's commit files with the primary's, and replaces those that are damaged.
+"""Compares a follower's commit files with the primary's, and replaces damaged or missing ones.
 
-A damaged file may hide a promotion, and a file that replaced it would undo the fence. So it is
-replaced only where something proves that it was the primary's own commit: its first bytes, which
-hold the digest of the rest; all bytes behind them; a later commit of the follower; or its hint.
+A damaged file may have been a promotion; to replace it would undo the promotion. So it is replaced
+only if it was surely the primary's own commit. Any of these proves it: its first bytes, which hold
+the digest of the rest; all bytes after them; a later commit of the follower; the follower's hint.
 """
 
 import logging
@@ -26,7 +26,7 @@ def mend(
 ) -> list[str]:
     """Copy to a follower the commit files from `first` on that are damaged or missing there.
 
-    What its log has not reached is left to shipping. Returns the files; raises as `find_wrong`.
+    Versions after its newest one are left to shipping. Returns the paths; raises as `find_wrong`.
     """
     wrong = find_wrong(ours, follower, root, first, sure=sure)
     for version, data in sorted(wrong.items()):
@@ -35,7 +35,7 @@ def mend(
             follower.storage.put(path, data)
         if follower.files.read(version) != data:
             raise follower.differs(version)
-        _LOG.warning("%s/%s was damaged or missing: taken from the primary", follower.url, path)
+        _LOG.warning("%s/%s was damaged or missing: copied from the primary", follower.url, path)
     follower.known = None
     return [follower.files.path(version) for version in sorted(wrong)]
 
@@ -45,20 +45,20 @@ def find_wrong(
 ) -> dict[int, bytes]:
     """Return the commit files from `first` on that a follower lacks or that are damaged there.
 
-    `root` is the primary's newest root. With `sure` nobody has promoted the follower: so says the
-    operator.
+    `root` is the primary's newest root. `sure` is the operator's word that nobody has promoted the
+    follower.
 
     Raises:
         FencedError: It was promoted.
         MissingObjectError: It does not hold this stream, or it holds commits that this log lacks.
-        CorruptionError: A file is damaged, and nothing tells whether it was a promotion.
+        CorruptionError: A file is damaged, and may have been a promotion.
     """
     theirs = follower.files
-    known = _hinted(ours, follower, root)  # up to it the follower held the primary's commits
+    known = _hinted_version(ours, follower, root)  # up to it, all its commits are the primary's
     numbers = theirs.numbers()
     if not numbers:
         raise follower.absent(root)
-    says_so, wrong = sure, dict[int, bytes]()
+    confirmed, wrong = sure, dict[int, bytes]()
     versions = {*numbers, *range(first, min(numbers[-1], root.version))}
     for version in sorted((each for each in versions if each >= first), reverse=True):
         works: list[Callable[[], Any]] = [
@@ -75,7 +75,7 @@ def find_wrong(
             continue  # forgotten, or damaged in the primary itself
         if held is not None and (copy is not None or _is_copy(held, own)):
             known = max(known, version)
-        says_so = says_so or (version <= known and follower.says_so(commit))
+        confirmed = confirmed or (version <= known and follower.confirms(commit))
         if held == own or (held is None and version > known):
             continue
         if version > known and not sure:
@@ -87,7 +87,7 @@ def find_wrong(
                 path=theirs.path(version),
             )
         wrong[version] = own
-    if wrong and not says_so:
+    if wrong and not confirmed:
         raise follower.absent(root)
     return wrong
 
@@ -119,7 +119,7 @@ def _lost(
 
 
 def _is_copy(held: bytes, own: bytes) -> bool:
-    """Tell whether damaged bytes were surely a commit file: its digest or all else is still there.
+    """Tell whether damaged bytes were surely `own`: the digest, or all but the digest, is intact.
 
     >>> _is_copy(b"d" * 80 + b"body", b"d" * 80 + b"bodz")
     True
@@ -128,8 +128,8 @@ def _is_copy(held: bytes, own: bytes) -> bool:
     return same_digest or held[MARK_BYTES:] == own[MARK_BYTES:] != b""
 
 
-def _hinted(ours: MetadataLog[Root], follower: Follower, root: Root) -> int:
-    """Return the version that a follower's hint names, if it is the primary's; -1 if not."""
+def _hinted_version(ours: MetadataLog[Root], follower: Follower, root: Root) -> int:
+    """Return the version that a follower's hint names; -1 if it is not a commit of the primary."""
     hint = follower.files.read_hint()
     if hint is None or hint.stream_id != root.stream_id:
         return -1

@@ -1,18 +1,17 @@
 """Replication: ships a stream's commits to its followers, byte-for-byte copies of its folder.
 
-The primary's log decides every race. Before a commit is put there, the segments that it names go to
-each follower. When it is in that log, its status objects and the exact bytes of its commit file do,
-at the same version. Only then is the commit acknowledged. The next committer first ships whatever
-is missing. A follower accepts a version only directly after its newest one, by exclusive create, so
-it always holds a whole, readable version of the stream.
+The primary's log decides every race. The segments of a commit are copied to each follower before it
+is put in that log. Afterwards its status objects are copied, and its commit file with the same
+bytes at the same version. Only then is the commit acknowledged. The next commit first ships what a
+follower lacks. A follower takes a version only directly after its newest one, by exclusive create,
+so it always holds a complete, readable version of the stream.
 
-The same exclusive create is the fence: `promote` takes the follower's next version for a root of a
-new generation. A later commit of the old primary finds other bytes under that name and is never
+The same exclusive create is the fence: `promote` puts a root of a new generation at the follower's
+next version. A later commit of the old primary finds other bytes under that name, and is never
 acknowledged, whatever the old primary knows and whenever it resumes.
 
-A folder is written to as a follower only if its own log holds this very stream and says that it
-follows this folder, so a damaged or malicious root can't cause writes elsewhere. Nor is anything
-read or deleted in another folder.
+A folder is written to, read and deleted from as a follower only if its own log holds this stream
+and says that it follows this folder. So a damaged or malicious root can't reach other folders.
 """
 
 import logging
@@ -68,7 +67,7 @@ class Replicas(Seam):
         self._clock = clock
         self._followers: dict[str, Follower] = {}
         self._invited: set[str] = set()
-        # The transaction that is to be put, and the segments that all followers have of it.
+        # The transaction to be put, and those of its segments that all followers have.
         self._prepared: tuple[str, frozenset[str]] | None = None
 
     def of(self, root: Root) -> list[Follower]:
@@ -83,13 +82,13 @@ class Replicas(Seam):
         return FollowerMirrors(root.stream_id, root.version, known.primary, known.followers)
 
     def invite(self, url: str) -> None:
-        """Let a folder be shipped to that does not say yet that it follows: the caller does."""
+        """Ship to a folder although its log does not say yet that it follows this one."""
         self._invited.add(url)
 
     def staging(self, storage: Storage, root: Root) -> Storage:
-        """Mirror what is staged to the followers that hold a root already.
+        """Return the folder to stage in, mirrored to the followers that hold a root already.
 
-        A follower that does not hold it, or can't be reached, gets its objects with the commit.
+        A follower that does not hold it, or can't be reached, gets the objects with the commit.
         """
         urls = tuple(follower.url for follower in self.of(root) if follower.holds(root))
         if not urls and storage.mirrors is None:
@@ -98,7 +97,7 @@ class Replicas(Seam):
         return storage.mirrored(mirrors if urls else None)
 
     def before_staging(self, root: Root) -> None:
-        """Raise FencedError when this folder is not the primary: it is a follower, or was moved."""
+        """Raise FencedError if this folder is not the primary: it is a follower, or was moved."""
         known = replication_of(root) if PROPERTY in root.properties else None
         if known is not None and known.primary != self._storage.url:
             raise FencedError(
@@ -112,14 +111,14 @@ class Replicas(Seam):
     def before_put(self, base: Root, planned: Root) -> None:
         """Bring followers up to the base, and ship the segments that a new commit refers to.
 
-        A failure here commits nothing. All followers are asked at once. What the commit itself
-        makes, parts and inline events that became segments, is shipped when it has won its race.
+        A failure here commits nothing. Followers are prepared at the same time. Objects that the
+        commit itself makes, parts and outlined segments, are shipped after it has won its race.
 
         Raises:
             FencedError: This folder is not the primary, or a follower was promoted.
             MissingObjectError: A follower holds commits that the primary's log has lost.
             StorageError: A follower can't be brought up to date, or did not get a segment.
-            ConflictError: The stream is to be dropped.
+            ConflictError: The commit drops the stream.
         """
         if planned.operation == Operation.DROP:
             _refuse_drop(base)
@@ -128,12 +127,12 @@ class Replicas(Seam):
         followers = self.of(planned)
         if not followers:
             return
-        found = new_segments(TableStatus(self._storage), base, planned)
-        staged = {path: one for path, one in found.items() if not names.is_outlined(one.path)}
+        fresh = new_segments(TableStatus(self._storage), base, planned)
+        staged = {path: one for path, one in fresh.items() if not names.is_outlined(one.path)}
         whole: dict[str, frozenset[str]] = {}
 
         def ship(follower: Follower) -> None:
-            with _or_nothing(follower, base):
+            with _refusing_commit(follower, base):
                 self._copy_segments(follower, staged, whole.get(follower.url))
 
         looks = [partial(self.ready, follower, base) for follower in followers]
@@ -145,13 +144,13 @@ class Replicas(Seam):
 
     def ready(self, follower: Follower, base: Root) -> None:
         """Bring a follower up to a base; raises as `before_put`."""
-        with _or_nothing(follower, base):
+        with _refusing_commit(follower, base):
             self._bring_up(follower, base)
         self._refuse_lost(follower, base)
 
     def _refuse_lost(self, follower: Follower, base: Root) -> None:
         ahead = follower.known.version if follower.known else 0
-        # If the base is only outdated, the log holds that version and this commit loses its race.
+        # If the log holds that version, the base is only outdated and this commit loses its race.
         if ahead > base.version and not self._files.exists(ahead):
             witness = f"follower {follower.url}"
             raise lost_commits(
@@ -162,18 +161,18 @@ class Replicas(Seam):
         """Bring all followers up to a root that is in the primary's log, at once.
 
         Raises:
-            FencedError: A follower was promoted: the commit is in a log that nobody follows.
+            FencedError: A follower was promoted, so the commit is not part of the stream.
             UnderReplicatedError: The commit is in the log, but not with every follower.
         """
         prepared, self._prepared = self._prepared, None
-        # The followers were asked for the previous root a moment ago if `before_put` came first.
-        asked = prepared is not None and prepared[0] == root.transaction
-        there = prepared[1] if prepared is not None and asked else frozenset[str]()
+        # If `before_put` came first, it has just checked the followers' newest commit files.
+        checked = prepared is not None and prepared[0] == root.transaction
+        there = prepared[1] if prepared is not None and checked else frozenset[str]()
         missing: dict[str, SegstoreError] = {}
 
         def ship_to(follower: Follower) -> None:
             try:
-                self._bring_up(follower, root, there, asked=asked)
+                self._bring_up(follower, root, there, checked=checked)
             except FencedError:
                 raise
             except (StorageError, FormatError) as error:
@@ -193,16 +192,16 @@ class Replicas(Seam):
     def acknowledged(self, root: Root) -> int:
         """Return the newest version, up to a root, that all of its followers hold."""
 
-        def ask(follower: Follower) -> int:
+        def newest_held(follower: Follower) -> int:
             try:
-                theirs = follower.held(root)
+                theirs = follower.read_newest(root)
                 if theirs.version < root.version:
                     self._check_ours(follower, theirs, root)
             except FencedError:
                 raise
             except (StorageError, FormatError) as error:
                 raise StorageError(
-                    "a follower can't be asked which commits it has",
+                    "a follower can't be read, so it is unknown which commits it has",
                     remedy="repair the follower, remove it with followers.remove(url), or "
                     "read without replicated=True",
                     follower=follower.url,
@@ -210,40 +209,40 @@ class Replicas(Seam):
                 ) from error
             return theirs.version
 
-        versions = at_once([partial(ask, follower) for follower in self.of(root)])
+        versions = at_once([partial(newest_held, follower) for follower in self.of(root)])
         return min([root.version, *versions])
 
     def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:
-        """Return a root without followers, and what to do with their folders."""
+        """Return a root without followers, and what to do with their folders; see `Seam.alone`."""
         known, own = replication_of(base), self._storage.url
-        unasked: dict[str, Exception | None] = {}
+        unread: dict[str, Exception | None] = {}
         for follower in map(self._open, (known.primary, *known.followers) if known else ()):
             if follower.url == own:
                 continue
             try:
                 found = follower.files.latest()
             except (FormatError, StorageError) as error:
-                unasked[follower.url] = error
+                unread[follower.url] = error
                 continue
             theirs = None if found is None else found[1]
             if theirs is None or theirs.stream_id != base.stream_id:
-                unasked[follower.url] = None  # an unmounted disk looks like an empty folder
+                unread[follower.url] = None  # an unmounted disk looks like an empty folder
             elif theirs.generation > base.generation:
                 raise follower.fenced(base)
             elif known and follower.url == known.primary:
-                self.before_staging(base)  # a follower goes on alone only without its primary
-        if unasked and not allow_promoted:
+                self.before_staging(base)  # refuses a follower whose primary can be read
+        if unread and not allow_promoted:
             raise StorageError(
-                "a follower can't be asked whether it was promoted, so nothing was changed",
+                "a follower can't be read and may have been promoted, so nothing was changed",
                 remedy="make it reachable; or set allow_promoted=True if no follower was ever "
                 "promoted, or none will ever be used again",
-                followers=sorted(unasked),
-            ) from next(iter(unasked.values()))
-        for url in sorted(unasked):
-            _LOG.warning("follower %s was not asked whether it was promoted", url)
+                followers=sorted(unread),
+            ) from next(iter(unread.values()))
+        for url in sorted(unread):
+            _LOG.warning("follower %s is unreadable, maybe promoted", url)
         kept = {name: text for name, text in base.properties.items() if name != PROPERTY}
         notes = [
-            f"it has no followers any more: empty {url}, then add it again"
+            f"the stream has no followers any more: empty {url}, then add it again"
             for url in followers_of(base)
             if url != own
         ]
@@ -258,10 +257,10 @@ class Replicas(Seam):
             log = StreamLog(self._storage.sibling(known.primary), clock=self._clock)
             root = log.open()
             if self._storage.url not in followers_of(root) or root.stream_id != base.stream_id:
-                _LOG.warning("%s does not name %s a follower", known.primary, self._storage.url)
+                _LOG.warning("%s does not list %s as a follower", known.primary, self._storage.url)
                 return None
         except (FormatError, NotFoundError, StorageError) as error:
-            _LOG.warning("the primary %s can't restore commits: %s", known.primary, error)
+            _LOG.warning("no commits can be copied from primary %s: %s", known.primary, error)
             return None
         return replicas_of(log).mend(root, self._storage.url, allow_promoted=allow_promoted)
 
@@ -279,26 +278,26 @@ class Replicas(Seam):
         shipped = range(before.version + 1, root.version + 1)
         return mended + [self._files.path(version) for version in shipped]
 
-    def ask(self, url: str, root: Root) -> None:
+    def refuse_promoted(self, url: str, root: Root) -> None:
         """Raise if a follower was or may have been promoted, or holds commits that this log lacks.
 
-        One whose folder is empty is passed over. Raises as `find_wrong`.
+        An empty folder is only logged. Raises as `find_wrong`.
         """
         try:
             find_wrong(self._files, self._open(url), root, root.version)
         except FencedError as error:
             error.refuse_retry(
-                "to give it up, and go on here, call followers.remove(url, allow_promoted=True)"
+                "to abandon it and continue here, call followers.remove(url, allow_promoted=True)"
             )
             raise
         except MissingObjectError as error:
-            if "seen" in error.fields:  # by the follower: commits that are lost here
+            if "seen" in error.fields:  # it holds commits that are lost here
                 raise
-            _LOG.warning("follower %s was not asked whether it was promoted: %s", url, error)
+            _LOG.warning("follower %s is unreadable, maybe promoted: %s", url, error)
         except StorageError as error:
             raise StorageError(
-                "a follower can't be asked whether it was promoted, so it was not removed",
-                remedy="try again; if it is lost for good, and was not promoted, call "
+                "a follower can't be read and may have been promoted, so it was not removed",
+                remedy="try again; if it is lost and was not promoted, call "
                 "followers.remove(url, allow_promoted=True)",
                 follower=url,
             ) from error
@@ -316,18 +315,18 @@ class Replicas(Seam):
         root: Root,
         there: frozenset[str] = frozenset(),
         *,
-        asked: bool = False,
+        checked: bool = False,
     ) -> None:
         try:
-            before = follower.newest(root, asked=asked)
+            before = follower.newest(root, checked=checked)
         except (MissingObjectError, UnsupportedVersionError):
             raise
         except FormatError:
             mend(self._files, follower, root, max(root.version - 1, root.log_start))
             before = follower.newest(root)
         if before.version > root.version:
-            return  # what it holds may follow no more: then the root is outdated, or was shipped
-        if follower.url not in self._invited and not follower.says_so(before):
+            return  # the root is outdated or was shipped; the folder may not follow any more
+        if follower.url not in self._invited and not follower.confirms(before):
             raise MissingObjectError(
                 "the follower's folder is not marked as a follower of this one",
                 remedy="call followers.add(url) again if it was interrupted; else call "
@@ -337,7 +336,7 @@ class Replicas(Seam):
             )
         if before.version == root.version:
             return
-        self._storage.sync(self._files.path(root.version))  # its writer may have ended before that
+        self._storage.sync(self._files.path(root.version))  # its writer may have died before that
         self._check_ours(follower, before, root)
         status = TableStatus(self._storage)
         source, target = self._storage, follower.storage
@@ -356,7 +355,7 @@ class Replicas(Seam):
         segments: Mapping[str, SegmentEntry],
         whole: frozenset[str] | None = None,
     ) -> None:
-        """Copy segments that a follower does not hold whole; it is asked if that is not known."""
+        """Copy segments that a follower does not hold whole; checks it unless `whole` is given."""
         target = follower.storage
         if whole is None:
             whole = whole_segments(target, segments)
@@ -369,7 +368,7 @@ class Replicas(Seam):
             pass
 
     def _lacking(self, follower: Follower, before: Root, root: Root) -> Iterator[Root]:
-        """Yield the commits from the newest that a follower holds to a root, every one of them."""
+        """Yield the commits after the newest one of a follower, up to a root."""
         try:
             for version in range(before.version + 1, root.version):
                 yield self._files.read_sound(version)[0]
@@ -396,12 +395,12 @@ def _note_whole(
     whole: dict[str, frozenset[str]], follower: Follower, segments: Mapping[str, SegmentEntry]
 ) -> None:
     """Note which segments a follower holds whole already."""
-    with suppress(StorageError, FormatError):  # asked again when they are shipped
+    with suppress(StorageError, FormatError):  # `_copy_segments` checks again
         whole[follower.url] = whole_segments(follower.storage, segments)
 
 
 @contextmanager
-def _or_nothing(follower: Follower, base: Root) -> Iterator[None]:
+def _refusing_commit(follower: Follower, base: Root) -> Iterator[None]:
     try:
         yield
     except FencedError:
@@ -421,12 +420,12 @@ def _refuse_drop(root: Root) -> None:
     known = replication_of(root)
     if known is not None:
         failure = ConflictError(
-            "stream has followers, which would keep its events",
+            "the stream has followers, which would keep its events",
             remedy="call followers.remove(url) first; to drop a follower, or a former one, "
             "call followers.promote() on it and drop it by itself",
             followers=list(known.followers),
         )
-        failure.retryable = False  # it stays so until somebody does what the remedy says
+        failure.retryable = False  # until somebody does what the remedy says
         raise failure
 
 
@@ -435,6 +434,6 @@ SEAM = Replicas
 
 def replicas_of(log: StreamLog) -> Replicas:
     """Return the followers of the stream of a log."""
-    found = log.seams.room()
-    assert isinstance(found, Replicas)  # noqa: S101
-    return found
+    replicas = log.seams.room()
+    assert isinstance(replicas, Replicas)  # noqa: S101
+    return replicas

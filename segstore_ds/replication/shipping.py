@@ -3,8 +3,8 @@
 The write cache sends a buffer to the channels of the primary and of every follower at the same
 time. A follower's channel rebuilds the record map from the bytes, checks every record, and takes a
 buffer only where the previous one ended, so it commits the object byte for byte, or nothing. The
-commit then finds its segments in the followers and does not read them again. What a follower did
-not get whole, the commit ships, or it reports that it could not.
+commit then need not read the segments again. It ships those that a follower did not get whole, and
+fails if it can't.
 
 A follower may hold a whole object that the primary failed to write. No commit names it, and upkeep
 deletes it.
@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FollowerMirrors:
-    """Followers that receive what is staged, or that are read if it is damaged here; picklable."""
+    """Followers that receive staged objects, or are read for objects damaged here; picklable."""
 
     stream_id: str
     version: int
@@ -41,7 +41,7 @@ class FollowerMirrors:
         return f"followers.remove({url!r})"
 
     def open(self, storage: Storage, path: str) -> Sequence["FollowerChannel"]:
-        """Begin an object that is staged in the stream's folder, whose options followers have."""
+        """Begin an object in each follower, with the storage options of the stream's folder."""
         channels = []
         for url in self.urls:
             try:
@@ -53,7 +53,7 @@ class FollowerMirrors:
     def folders(self, storage: Storage) -> Iterator[Storage]:
         """Yield the other folders of the stream that name this one and themselves, primary first.
 
-        Each is asked when its turn comes; one that can't be asked is left out.
+        Each is read when its turn comes; one that can't be read is left out.
         """
         for url in dict.fromkeys((self.primary, *self.urls)):
             if url == storage.url:
@@ -63,20 +63,20 @@ class FollowerMirrors:
                 if self._agrees(files, storage.url):
                     yield files.storage
                 else:
-                    _LOG.warning("%s does not say that it holds this stream for this folder", url)
+                    _LOG.warning("%s is not marked as a copy of this folder", url)
             except (FormatError, StorageError) as error:
-                _LOG.warning("%s can't be asked: %s", url, error)
+                _LOG.warning("%s can't be read: %s", url, error)
 
     def _agrees(self, files: MetadataLog[Root], url: str) -> bool:
         """Tell whether a log names its folder and this one; one request, or a few more."""
 
-        def says_so(theirs: Root | None) -> bool:
+        def confirms(theirs: Root | None) -> bool:
             known = None if theirs is None else replication_of(theirs)
             if theirs is None or known is None or theirs.stream_id != self.stream_id:
                 return False
             return {url, files.storage.url} <= {known.primary, *known.followers}
 
-        return says_so(files.get(self.version)) or says_so((files.latest() or (0, None))[1])
+        return confirms(files.get(self.version)) or confirms((files.latest() or (0, None))[1])
 
 
 class FollowerChannel:
@@ -90,31 +90,31 @@ class FollowerChannel:
 
     def receive(self, buffer: FlushedBuffer) -> None:
         """Write the next buffer, if it follows the previous one and holds no damaged record."""
-        expected, found = (self._sequence, self._size), (buffer.sequence, buffer.start)
-        if found != expected:
+        expected, received = (self._sequence, self._size), (buffer.sequence, buffer.start)
+        if received != expected:
             raise CorruptionError(
-                "a follower expected another buffer",
+                "a follower received a buffer out of order",
                 follower=self.url,
                 path=self._path,
                 expected=expected,
-                found=found,
+                received=received,
             )
-        received = Buffer.received(buffer.start, buffer.records, buffer.payload)
+        checked = Buffer.received(buffer.start, buffer.records, buffer.payload)
         if self._writer is None:
             self._writer = self._storage.open_staged(self._path)
         self._writer.write_all(list(buffer.payload.buffers()))
         self._sequence += 1
-        self._size += received.filled
+        self._size += checked.filled
 
     def commit(self, size: int) -> None:
         """Make the object durable, or raise CorruptionError if its size is not the primary's."""
         if self._writer is None or self._size != size:
             raise CorruptionError(
-                "an object has not arrived completely",
+                "a follower did not receive the whole object",
                 follower=self.url,
                 path=self._path,
-                expected=size,
-                found=self._size,
+                expected_bytes=size,
+                received_bytes=self._size,
             )
         self._writer.commit()
 

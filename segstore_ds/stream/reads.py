@@ -270,7 +270,7 @@ class Reads:
             as_of: A version by its number or 'tag:NAME', or the newest one at a time, a datetime or
                 text with a zone; None for the newest.
             replicated: The newest version that every follower has, so a follower that is promoted
-                lacks nothing that was read. An error if a follower can't be asked.
+                lacks nothing that was read. An error if a follower can't be read.
             offset_column: Name of an extra int64 column with each event's offset.
             segment_column: Name of an extra int64 column with each event's segment id.
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).

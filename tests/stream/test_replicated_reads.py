@@ -58,14 +58,14 @@ def test_handle_learns_what_others_shipped(pair):
         assert replicated(reader) == list(range(n + 1))
 
 
-def test_follower_that_cant_be_asked_is_an_error(pair):
+def test_follower_that_cant_be_read_is_an_error(pair):
     pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 3))
     reader = pair.reopen(pair.primary)
     assert replicated(reader) == [0, 1, 2]
     pair.world.lost.add(pair.follower)
     for stream in (reader, pair.reopen(pair.primary)):
-        with pytest.raises(StorageError, match="can't be asked"):
+        with pytest.raises(StorageError, match="can't be read"):
             replicated(stream)
         assert found(stream) == [0, 1, 2]
 
@@ -114,7 +114,7 @@ def test_following_waits_for_the_follower(pair):
         assert got == [3, 4, 5]
     commit_without_follower(pair, 6, 7)
     pair.world.lost.add(pair.follower)
-    with pytest.raises(StorageError, match="can't be asked"):
+    with pytest.raises(StorageError, match="can't be read"):
         next(follow)
 
 
@@ -138,9 +138,9 @@ def test_micro_batches_end_where_one_follower_ends(pair):
     pair.reopen(pair.primary).append(numbers(5, 6))
     assert batches.follow().tail == batches.available() == 6
     pair.world.lost.add(pair.follower)
-    assert batches.follow().tail == 6, "nothing is new, so nothing is asked"
+    assert batches.follow().tail == 6, "nothing is new, so nothing is read"
     pair.world.lost.clear()
     commit_without_follower(pair, 6, 7)
     pair.world.lost.add(pair.follower)
-    with pytest.raises(StorageError, match="can't be asked"):
+    with pytest.raises(StorageError, match="can't be read"):
         batches.follow()
