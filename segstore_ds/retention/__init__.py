@@ -1,1 +1,1 @@
-"""Retention: readers, tags, truncate, restore, upkeep and drop."""
+"""Retention: named readers, tags, retain, truncate, restore, upkeep and drop."""

@@ -1,21 +1,21 @@
-"""The engine of deletion: one plan, and one runner that deletes within a budget.
+"""Deletes what a stream no longer needs: one plan, and one runner with a budget.
 
-The plan is `status.deletable`: for each object why it goes, or what it waits for. Only what a
-committed root says decides, so no later commit can list what is deleted. Three calls run it:
+The plan is `status.deletable`: why each object may be deleted, or what it waits for. It depends on
+committed roots alone, so no later commit can list a deleted object. Three calls run it:
 
-- `maintain` lists the objects, while the stream is there (after a drop another may begin in its
-  folder), and commits `log_start` and the staging floor, raised. A commit in flight of objects
-  staged below the floor either lands first, so that the references that are read next have it, or
-  is refused. Then it deletes the log's files below `log_start` and all objects that may go, and
-  commits `retired` without them.
-- A round of upkeep (`retention.upkeep`) lists nothing: it deletes what earlier rounds have made
-  free until its budget is over, and makes one commit that raises what the next round goes by.
+- `maintain` lists the objects before it refreshes the root (after a drop another stream may begin
+  in the folder). It commits a raised `log_start` and staging floor. A concurrent commit of objects
+  staged below the floor either lands first, and then the references that are read next have them,
+  or is refused. Then it deletes log files below `log_start` and all deletable objects, and commits
+  `retired` without these.
+- A round of upkeep (`retention.upkeep`) lists nothing. It deletes what the roots of earlier rounds
+  allow until its budget is used up, and makes one commit that allows the next round more.
 - A drop (`retention.drop`) makes the last commit, then lists and deletes all objects of the stream.
 
-Segments go before the parts that name them, so that a crash leaves no segment that only a deleted
-list could name. The log's files go in ascending order, so a missing name means that every name
-below it is missing, too. Unreadable metadata stops it: an unreadable list is not an empty one.
-Every step may be repeated, and two deletions may run at once.
+Segments are deleted before the parts that name them, so a crash leaves no segment that only a
+deleted part named. Log files are deleted in ascending order, so below a missing version all are
+missing. Unreadable metadata stops a deletion: an unreadable list is not an empty one. Each step may
+be repeated, and two deletions may run at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,8 +48,8 @@ from segstore_ds.status.table import Slot
 from segstore_ds.storage import ObjectInfo, Storage
 
 LEAST_GRACE_S = 86_400.0
-FREE_S = 300.0  # readers and jobs of the last minutes go on even where a full disk is freed
-MOST_DELETED = 4_000  # log files, and objects, of one round
+FREE_S = 300.0  # `free_now` spares readers and jobs of the last minutes
+MOST_DELETED = 4_000  # most log files, and most objects, that one round deletes
 _MOST_MERGES = 1000
 _MIRRORED = "objects that were deleted here"
 # Retired rows whose objects are deleted, by the path of their part; "" for those in the root.
@@ -58,17 +58,17 @@ Gone = dict[str, set[Retired]]
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a deletion commits before it deletes."""
+    """What to forget and delete, as `commit_aim` commits it before anything is deleted."""
 
     start: int = 0  # the oldest version to keep; 0 to forget none
     keep: int = 1  # how many of the newest versions stay in any case
     until_us: int | None = None  # delete what was dropped before this time; None: delete no objects
-    floor: int = 0  # the newest version stamped before that time
-    version_age_s: float = 0.0  # at which a version is forgotten
-    object_age_s: float = 0.0  # at which an object that a commit dropped is deleted
+    floor: int = 0  # the newest version committed before that time
+    version_age_s: float = 0.0  # the age at which a version is forgotten
+    object_age_s: float = 0.0  # the age at which a dropped object is deleted
 
     def raised(self, root: Root, version: int) -> Root:
-        """Return what version `version` would be; the same root if nothing changes. Pure."""
+        """Return the root to commit as `version`; the same root if nothing changes. Pure."""
         start = max(root.log_start, min(self.start, version - self.keep))
         floor = max(root.staging_floor, min(self.floor, root.version))
         return replace(root, log_start=start, staging_floor=floor)
@@ -86,24 +86,26 @@ def run_maintain(
     dry_run: bool = False,
     progress: Progress = unheard,
 ) -> Maintenance:
-    """Forget versions or delete objects of the ages given; without one, all by the stream's policy.
+    """Forget versions or delete objects of the given ages; without ages, by the stream's policy.
 
-    `Stream.maintain` describes it. Versions from `keep_from` on stay. If the storage fails, what
-    was deleted stays deleted.
+    See `Stream.maintain`. Versions from `keep_from` on stay. If the storage fails, objects that
+    were deleted stay deleted.
     """
     if grace_s is not None and grace_s < LEAST_GRACE_S and not short_grace:
         raise InvalidInputError(
-            "grace is shorter than a day",
+            "the grace is shorter than a day",
             remedy="readers and jobs that run longer than the grace fail; set "
             "short_grace=True if there are none",
             grace=grace_s,
         )
     if free_now and not (keep_s is None and grace_s is None):
-        raise InvalidInputError("free_now has ages of its own", remedy="leave keep and grace out")
+        raise InvalidInputError(
+            "free_now can't be combined with keep or grace", remedy="leave keep and grace out"
+        )
     whole, start = keep_s is None and grace_s is None and not free_now, 0
     versions_only = keep_s is not None and grace_s is None
     root = context.log.refresh() if versions_only else context.log.reopen()
-    # The store's time is that of an object just written; a dry run writes none.
+    # The store's time is read from an object just written; a dry run writes none.
     now_us = context.clock.wall_us() if dry_run else context.log.store_now_us()
     policy = upkeep_of(root) or DEFAULT_POLICY
     if free_now:
@@ -137,16 +139,16 @@ def run_maintain(
 def run_deletion(
     context: StreamContext, aim: Aim, *, dry_run: bool = False, progress: Progress = unheard
 ) -> Maintenance:
-    """Do what an aim says; a dry run only reports it."""
+    """Commit an aim and delete what it allows; a dry run only reports that."""
     base = root = context.log.root
     objects = [] if aim.until_us is None else [*list_objects(context.storage)]
     if dry_run:
         root = aim.raised(root, root.version + 1)
     else:
-        context.log.refresh()  # dropped before it is listed, the folder may be another stream's
+        context.log.refresh()  # raises if the stream was dropped before the list of objects
         root = commit_aim(context, aim, objects=objects).root
         if aim.start:
-            # By the age of each file: `log_start` may have been raised over younger ones.
+            # By the age of each file, since another call may have raised `log_start` beyond it.
             before_us = context.log.store_now_us() - int(context.log.grace_s * 1e6)
             below = context.log.files.superseded(root.log_start, before_us)
             trim_log(context, root, lambda files: files.purge(below[-1] + 1 if below else 0))
@@ -184,10 +186,10 @@ def commit_aim(
     objects: Iterable[ObjectInfo] = (),
     sweep: tuple[LastUpkeep | None, int] | None = None,
 ) -> Committed[None]:
-    """Commit what an aim raises, without the retired rows whose objects are gone.
+    """Commit an aim, and remove the retired rows in `gone`, whose objects are deleted.
 
-    A round gives the one before it, and how far it has swept: if another came first, it commits
-    nothing.
+    `sweep` is of a round: the previous round, and the version below which orphans are swept. If
+    another round came first, it commits nothing.
     """
 
     def next_root(root: Root, slot: Slot) -> Root | None:
@@ -195,8 +197,8 @@ def commit_aim(
         if sweep is not None and root.upkeep != sweep[0]:
             return None
         planned = aim.raised(_forget(context, root, slot, gone or {}), slot.version)
-        # Objects staged on the newest version can't be told from objects being staged now. This
-        # commit makes them older than objects staged later, so that a later deletion can.
+        # Objects staged on the newest version may still be committed. Commit a version anyway, so
+        # that a later deletion can tell them from objects that are staged from now on.
         newest = any(names.staged_version(info.path) == root.version for info in objects)
         swept = before if sweep is None else sweep[1]
         if planned == root and swept == before and not newest:
@@ -204,7 +206,7 @@ def commit_aim(
         last = LastUpkeep(slot.version, slot.time_us, swept)
         return replace(planned, upkeep=last, operation=Operation.UPKEEP)
 
-    # Where nothing changes, the log still asks whether the mirrors follow, before anything goes.
+    # Even if nothing changes, this checks that the mirrors follow, before anything is deleted.
     return context.commit(next_root)
 
 
@@ -214,7 +216,7 @@ def swept_by(last: LastUpkeep | None) -> int:
 
 
 def _forget(context: StreamContext, root: Root, slot: Slot, gone: Gone) -> Root:
-    """Return a root without the rows that are gone; others keep their order."""
+    """Return a root without the retired rows in `gone`; other rows keep their order."""
     table, changes = context.status.retired, dict[str, list[PartRef]]()
     for part in table.parts(root):
         if part.path in gone:
@@ -230,7 +232,7 @@ def _forget(context: StreamContext, root: Root, slot: Slot, gone: Gone) -> Root:
 def _with_waiting_log(
     context: StreamContext, root: Root, aim: Aim, report: Maintenance
 ) -> Maintenance:
-    """Return a report with the commit files that stay although a later one was made."""
+    """Return a report with the commit files of older versions that stay."""
     sizes = [
         info.size
         for info in context.storage.list(names.LOG_FOLDER)
@@ -252,14 +254,14 @@ def trim_log(
         files.put_hint(hint_of(root))
         delete_of(files)
 
-    # Advance the hint before deleting, or an open could follow it to a leftover version.
+    # Advance the hint first: otherwise an open could follow it to a version that is left over.
     context.log.files.put_hint(hint_of(root))
     delete_of(context.log.files)
     context.log.seams.in_copies(root, "forgotten versions", delete_copy)
 
 
 class Runner:
-    """Plans and deletes what a root allows, here and in its mirrors, while its budget lasts."""
+    """Plans and deletes what a root allows, here and in its mirrors, until `is_late`."""
 
     def __init__(
         self,
@@ -274,7 +276,7 @@ class Runner:
         self.deleted: list[Item] = []
 
     def plan(self, objects: Iterable[ObjectInfo]) -> tuple[list[Item], list[Item]]:
-        """Return which of some objects may go, and which unlisted ones wait."""
+        """Return which of some objects may be deleted, and which unlisted ones stay for now."""
         objects, refs = list(objects), self._read_references()
         retired = (refs.retired.get(info.path) for info in objects)
         versions = {row.version for row in retired if row is not None}
@@ -293,7 +295,7 @@ class Runner:
             progress(count, len(items))
 
     def clear_mirrors(self) -> dict[str, tuple[Item, ...] | None]:
-        """Delete from mirrors by the same plan; one that fails keeps its objects."""
+        """Delete from mirrors by the same plan; return what stays in each, None if it failed."""
         left = dict[str, tuple[Item, ...] | None]()
 
         def clear(files: MetadataLog[Root]) -> None:
@@ -308,7 +310,7 @@ class Runner:
         return left
 
     def past(self) -> Gone:
-        """Return all retired rows that the horizon lets go; objects listed again are among them."""
+        """Return all retired rows before the horizon, also those whose objects are listed again."""
         groups = self._context.status.retired.groups(self._root)
         return {
             part.path if part else "": {row for row in rows if self._horizon.is_past(row)}
@@ -325,7 +327,7 @@ class Runner:
                     return gone
                 paths = list(retired_objects(self._context.status, row))
                 if root.restored is None or row.version <= root.restored:
-                    # Since then a restore or a repair may have listed it again.
+                    # A restore or a repair since then may have listed it again.
                     paths = [path for path in paths if self._is_last(path, row)]
                 why = "dropped by a commit"
                 if not self._delete([Item(path, None, why, row.version) for path in paths]):
@@ -333,18 +335,18 @@ class Runner:
                 gone.setdefault(part.path if part else "", set()).add(row)
         return gone
 
-    def delete_orphans(self, found: Sequence[ObjectInfo]) -> bool:
+    def delete_orphans(self, objects: Sequence[ObjectInfo]) -> bool:
         """Delete the orphans among some objects; return whether none of them is left."""
-        suspects = find_unlisted(self._context.status, self._root, {info.path for info in found})
+        suspects = find_unlisted(self._context.status, self._root, {info.path for info in objects})
         if not suspects:
             return True
-        orphans = self.plan(info for info in found if info.path in suspects)[0]
+        orphans = self.plan(info for info in objects if info.path in suspects)[0]
         return all(not self._is_late() and self._delete([orphan]) for orphan in orphans)
 
     def _delete(self, items: Sequence[Item]) -> bool:
         """Delete objects in mirrors, then here; return False if a mirror failed.
 
-        An object stays here while a mirror has it: a later round reads in it what else to delete.
+        An object stays here while a mirror has it, because a later round finds it by this one.
         """
 
         def delete(storage: Storage) -> None:
@@ -376,6 +378,6 @@ class Runner:
 
 
 def may_go(row: Retired, root: Root, horizon: Horizon) -> bool:
-    """Tell whether the objects of a row may go in a round, which lists nothing."""
-    # Below the floor no job can commit a segment of that time, not even once more.
+    """Tell whether a round, which lists nothing, may delete the objects of a row."""
+    # Below the floor no job can commit a segment of that time again.
     return horizon.is_past(row) and row.version <= root.staging_floor

@@ -1,14 +1,14 @@
-"""Drop: deletes a stream. It makes a last commit, then lets the engine of deletion delete the data.
+"""Drop: makes a stream's last commit, then deletes its objects with `retention.deletion`.
 
-The last commit decides: it seals the stream, hides its events and sets `dropped`, so that nobody
-opens the remains as a stream. From then on nobody can commit to it, and objects may be deleted in
-any order. Another stream may begin in the folder at once; objects that may belong to it stay.
+The last commit seals the stream, hides its events and sets `dropped`, so nobody opens the remains
+as a stream or commits to it. Afterwards objects may be deleted in any order. Another stream may
+begin in the folder at once; objects that may belong to it stay.
 
-The last hour of the log stays, and the last commit for longer: a handle with an older base finds
-the slot after it taken, and learns that the stream is gone. A stream that is created in the folder
-numbers its versions above the last commit.
+The log's last hour stays, and the last commit longer: the commit of a handle with an older base
+loses its race, and the handle learns that the stream is gone. A stream that is created in the
+folder numbers its versions above the last commit.
 
-Where copies have staged objects and there is no stream, the last commit is also the first: a copy
+If copies have staged objects and there is no stream yet, the last commit is also the first: a copy
 that still runs finds its version taken.
 """
 
@@ -55,9 +55,9 @@ class Dropped:
     """What a drop did.
 
     Attributes:
-        deleted: Number of objects of the stream that were deleted. Commits of the last hour stay.
-        kept: Names in the folder that do not belong to the stream; they stay, and so does the
-            folder.
+        deleted: How many objects of the stream were deleted. Commits of the last hour stay.
+        kept: Paths of files in the folder that do not belong to the stream; they stay, and so does
+            the folder.
     """
 
     deleted: int
@@ -82,7 +82,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
             remedy="drop or materialize the clones first, or release their pins",
             pins={name: pin.url for name, pin in sorted(pins.items())},
         )
-        failure.retryable = False  # it fails again until somebody does what the remedy says
+        failure.retryable = False  # until somebody does what the remedy says
         raise failure
     # Part lists are not read, so that a stream with a damaged list can be dropped, too.
     lists = (slot.retire("status", index.path) for index in root.lists)
@@ -107,7 +107,7 @@ def run_drop(
 ) -> Dropped:
     """Delete a stream and nothing else in its folder; safe to repeat until it returns.
 
-    `confirm` is the stream's location once more, as the storage spells it. If the storage fails,
+    `confirm` is the stream's location again, as the storage spells it. If the storage fails,
     objects that were deleted stay deleted.
     """
     if confirm != storage.url:
@@ -139,9 +139,9 @@ def run_drop(
 
 
 def _delete_objects(context: StreamContext, copied: Collection[str]) -> tuple[int, list[str]]:
-    """Delete all but the log; return how many objects it deleted, and the names of other files.
+    """Delete all but the log; return how many objects it deleted, and the paths of other files.
 
-    `copied` is what copies had staged before the last commit.
+    `copied` are the objects that copies had staged before the last commit.
     """
     log, storage = context.log, context.storage
     objects, deleted = [*storage.list("")], 0
@@ -162,7 +162,7 @@ def _delete_objects(context: StreamContext, copied: Collection[str]) -> tuple[in
 
 
 def _horizon(log: StreamLog, copied: Collection[str]) -> Horizon:
-    """Return what a drop may delete of what was listed before now."""
+    """Return what a drop may delete of the objects that were listed before this call."""
     last, files = log.root.version, log.files
     put_us = log.storage.info(files.path(last)).modified_us
     ended = Ended(last, put_us, not files.exists(last + 1), frozenset(copied))
@@ -170,17 +170,17 @@ def _horizon(log: StreamLog, copied: Collection[str]) -> Horizon:
 
 
 def drop_latest(storage: Storage, root: Root, *, clock: Clock, client: str) -> int:
-    """Drop what holds a stream's newest events by key; return how many objects that deleted."""
-    beside = latest_storage(storage)
-    log = DroppableLog(beside, clock=clock, damaged=True)
+    """Drop the stream of a stream's newest events; return how many objects that deleted."""
+    latest = latest_storage(storage)
+    log = DroppableLog(latest, clock=clock, damaged=True)
     with suppress(NotFoundError):
         if log.reopen().properties.get(SOURCE) == root.stream_id:
-            return run_drop(beside, confirm=beside.url, clock=clock, client=client).deleted
+            return run_drop(latest, confirm=latest.url, clock=clock, client=client).deleted
     return 0
 
 
 def _take_place(log: DroppableLog, client: str) -> Root | None:
-    """Make a dropped stream where copies have staged objects and none has made a stream."""
+    """Create an already dropped stream where copies have staged objects and there is no stream."""
     if may_begin(log.files, resumed=names.COPIED) is None:
         return None
     context = StreamContext.of(log, client=client)
@@ -190,13 +190,13 @@ def _take_place(log: DroppableLog, client: str) -> Root | None:
 
 
 def commit_drop(log: DroppableLog, client: str, *, expected_version: int | None = None) -> None:
-    """Make the last commit of a stream, unless it is there."""
+    """Make the last commit of a stream, unless it was made before."""
 
     def build(root: Root, slot: Slot) -> Change[None]:
         if expected_version is not None and root.version != expected_version:
             failure = ConflictError(
                 "the stream has another version than expected",
-                remedy="look at what was committed since, and drop that version",
+                remedy="check what was committed since, then drop the new version",
                 version=root.version,
                 expected=expected_version,
             )
@@ -209,15 +209,15 @@ def commit_drop(log: DroppableLog, client: str, *, expected_version: int | None 
 
 
 def purge_dropped(log: DroppableLog) -> int:
-    """Delete the commits of a dropped stream but those of the last hour; return how many."""
-    # The hint must not point to a version that is purged. Its own time is the store's.
+    """Delete the commits of a dropped stream, except the last hour's; return how many."""
+    # The hint must not name a purged version. Its modification time is the store's time.
     log.files.put_hint(hint_of(log.root))
     now_us = log.storage.info(names.HINT_PATH).modified_us
     return log.files.purge(log.root.version, superseded_us=now_us - int(LOG_GRACE_S * 1e6))
 
 
 def _find_hidden(storage: Storage) -> Iterator[str]:
-    """Yield the files in the stream's own folders that listings leave out."""
+    """Yield the hidden files in the stream's own folders, which listings leave out."""
     for folder in ("", *names.FOLDERS):
         for name in storage.peek(folder, _MOST_HIDDEN) or ():
             path = f"{folder}/{name}".lstrip("/")
@@ -231,11 +231,11 @@ def _unpin(context: StreamContext) -> None:
         unpin_origins(context, root)
         return
     try:
-        # Materialized: the call may have stopped before it released the origin's pin.
+        # A materialize that was killed may not have released the origin's pin.
         unpin_origins(context, last_sharing(root))
     except SegstoreError as error:
-        # A materialized clone does not need its origin, so this must not stop the drop. A pin that
-        # is left can be removed by hand.
+        # A materialized clone does not need its origin, so this must not stop the drop. A remaining
+        # pin can be removed by hand.
         _LOG.warning(
             "origin of %s can't be checked for a remaining pin: %s", context.storage.url, error
         )

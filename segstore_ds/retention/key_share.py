@@ -1,11 +1,11 @@
-"""How members share a reader by key: each holds some buckets of keys. Pure.
+"""Plans how members share a reader by key: each holds some buckets of keys. Pure.
 
-All events of a key are in one bucket, and only its holder reads them, from the bucket's position
-on. A bucket changes hands by a record, which says up to where its events are done. So the events
-of a key are given out in order, one holder after the other. What is named as a delivery holds up
-the events of its buckets until it is done, or written to the dead letters.
+All events of a key are in one bucket. Only the bucket's holder reads them, from the bucket's
+position on: below it all are done. A record moves a bucket to another holder, with its position. So
+the events of a key are given out in order. While a delivery is pending, no later events of its
+buckets are given out, until it is done or written to the dead letters.
 
-Each member reads all that is committed and leaves out what is in the buckets of others.
+Each member reads all committed events and filters out those in the buckets of others.
 """
 
 from collections.abc import Collection
@@ -22,18 +22,18 @@ from segstore_ds.errors import InvalidInputError, ReaderConflictError
 from segstore_ds.format.bloom import has_filter
 from segstore_ds.format.reader_record import NO_END, Delivery, KeyShare, ReaderRecord
 
-BUCKETS = 64  # of a new share: more members than these have nothing to read
+BUCKETS = 64  # of a new share; with more members than buckets, some have nothing to read
 _MIX = np.uint32(0x9E3779B1)
 
 
 def check_key(schema: pa.Schema, key: list[str]) -> None:
-    """Raise InvalidInputError unless these columns of a stream may be a key."""
+    """Raise InvalidInputError unless these columns of a stream can be the key."""
     types = dict(zip(schema.names, schema.types, strict=True))
     missing = [name for name in key if name not in types]
     wrong = [name for name in key if name in types and not has_filter(types[name])]
     if not key or missing or wrong:
         raise InvalidInputError(
-            "not a key to share by",
+            "these columns can't be the key of a shared reader",
             remedy="name columns of the stream that are neither floats nor nested",
             key=key,
             missing=missing,
@@ -42,38 +42,38 @@ def check_key(schema: pa.Schema, key: list[str]) -> None:
 
 
 def bucket_of(batch: pa.RecordBatch, key: list[str], buckets: int) -> npt.NDArray[np.uint32]:
-    """Return the bucket of each event, by the texts of its key's values: a wider type has the same.
+    """Return the bucket of each event, from the texts of its key's values (see `_text_of`).
 
     >>> batch = pa.record_batch({"user": ["ada", "bob", "ada", None]})
     >>> bucket_of(batch, ["user"], 64).tolist()
     [40, 0, 40, 49]
     """
-    found = np.zeros(batch.num_rows, np.uint32)
+    mixed = np.zeros(batch.num_rows, np.uint32)
     for name in key:
         column = batch.column(name).dictionary_encode(null_encoding="encode")
         hashes = [crc32(_text_of(value).encode()) for value in column.dictionary.to_pylist()]
-        found = (
-            found * _MIX
+        mixed = (
+            mixed * _MIX
             + np.array(hashes, np.uint32)[column.indices.to_numpy(zero_copy_only=False)]
         )
-    return found % np.uint32(buckets)
+    return mixed % np.uint32(buckets)
 
 
 def _text_of(value: Any) -> str:
-    """Return a text that a value keeps when its column's type becomes wider."""
+    """Return a value's text, which stays the same if its column's type is widened."""
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"
-    return f"{value:.0f}" if isinstance(value, float) else str(value)  # was an integer
+    return f"{value:.0f}" if isinstance(value, float) else str(value)  # a float was an integer
 
 
 def shared_by(record: ReaderRecord, key: list[str], *, name: str) -> ReaderRecord:
-    """Return a record whose members share by a key, or by ranges if that is empty.
+    """Return a record whose members share by a key, or by ranges if the key is empty.
 
-    What was held by members that are not in it is free. Who changes the way goes on at its offset,
-    and may repeat what is done beyond it.
+    Buckets of former members become free. A change of the key starts again at the record's offset,
+    and forgets what is done or pending beyond it: those events are given out again.
 
     Raises:
-        ReaderConflictError: Living members share it otherwise.
+        ReaderConflictError: Living members share it by another key.
     """
     known = [] if record.by_key is None else record.by_key.columns
     if known == key:
@@ -81,8 +81,8 @@ def shared_by(record: ReaderRecord, key: list[str], *, name: str) -> ReaderRecor
         return record if share is None else replace(record, by_key=freed(share, record.members))
     if record.members:
         raise ReaderConflictError(
-            "members share this reader in another way",
-            remedy="give all of them the same key, or stop those that run",
+            "members share this reader by another key",
+            remedy="give all members the same key, or stop the running ones first",
             reader=name,
             key=key,
             theirs=known,
@@ -95,7 +95,7 @@ def shared_by(record: ReaderRecord, key: list[str], *, name: str) -> ReaderRecor
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a member reads next, of some buckets: one delivery alone, or what is in none."""
+    """What a member reads next: of `buckets` one delivery, or the events that are in none."""
 
     buckets: frozenset[int] = frozenset()
     start: int = 0
@@ -106,10 +106,10 @@ class Turn:
 def turn_of(
     record: ReaderRecord, share: KeyShare, member: str, barred: Collection[int], *, new_to: int = 0
 ) -> Turn:
-    """Return what a member reads next; of a letter all, whoever holds its buckets.
+    """Return what a member reads next.
 
-    A delivery comes first, but for one whose `mark` is `barred`, and unless there are new events
-    below `new_to`.
+    A delivery comes before new events, unless its `mark` is `barred` or there are new events below
+    `new_to`. A letter is read whole, whoever holds its buckets.
 
     >>> from segstore_ds.format.reader_record import Delivery, Lease
     >>> share = KeyShare(["user"], [0, 0, 4, 4], ["a", "a", "a", "b"])
@@ -138,15 +138,15 @@ def turn_of(
 
 
 def bucket_starts(share: KeyShare, buckets: Collection[int]) -> npt.NDArray[np.int64]:
-    """Return from which offset on each of these buckets is read; `NO_END` for others."""
+    """Return the offset from which each bucket is read, by bucket; `NO_END` for other buckets."""
     starts = np.full(len(share.positions), NO_END, np.int64)
     for bucket in buckets:
         starts[bucket] = share.positions[bucket]
     return starts
 
 
-def part_of(record: ReaderRecord) -> int:
-    """Return how many buckets a member may hold."""
+def most_buckets(record: ReaderRecord) -> int:
+    """Return how many buckets a member may hold at most."""
     share = record.by_key
     return 0 if share is None else -(-len(share.holders) // max(len(record.members), 1))
 
@@ -154,7 +154,7 @@ def part_of(record: ReaderRecord) -> int:
 def done_by_key(
     record: ReaderRecord, share: KeyShare, buckets: Collection[int], done: int
 ) -> ReaderRecord:
-    """Commit that the events of some buckets are done up to an offset."""
+    """Return a record in which the events of some buckets are done up to an offset."""
     positions = [
         max(at, done) if bucket in buckets else at for bucket, at in enumerate(share.positions)
     ]
@@ -167,24 +167,24 @@ def done_by_key(
 
 
 def without(deliveries: list[Delivery], buckets: Collection[int], done: int) -> list[Delivery]:
-    """Return the deliveries; of those that end by an offset, what is not in some buckets.
+    """Return the deliveries, without some buckets in those that end at or below an offset.
 
     >>> [each.buckets for each in without([Delivery(0, 9, 1, "a", buckets=[1, 2])], [2], 9)]
     [[1]]
     """
-    cut = [
+    left = [
         replace(each, buckets=[*filter(lambda one: one not in buckets, each.buckets)])
         if each.end <= done
         else each
         for each in deliveries
     ]
-    return [each for each in cut if each.buckets]
+    return [each for each in left if each.buckets]
 
 
 def advanced_by_key(
     record: ReaderRecord, share: KeyShare, member: str, number: int, *, moves: bool
 ) -> ReaderRecord:
-    """Renew a member's lease; where buckets may change hands, give it its part of them.
+    """Renew a member's lease; with `moves` it also gives up surplus buckets and takes free ones.
 
     >>> from segstore_ds.format.reader_record import Lease
     >>> share = KeyShare(["user"], [3, 3, 4, 4], ["a", "a", "a", ""])
@@ -196,11 +196,11 @@ def advanced_by_key(
     holders = [*share.holders]
     held = [bucket for bucket, holder in enumerate(holders) if holder == member]
     if moves:
-        part = part_of(record)
-        for bucket in held[part:]:
+        most = most_buckets(record)
+        for bucket in held[most:]:
             holders[bucket] = ""
         free = [bucket for bucket, holder in enumerate(holders) if not holder]
-        for bucket in free[: max(part - len(held), 0)]:
+        for bucket in free[: max(most - len(held), 0)]:
             holders[bucket] = member
     own = [at for at, holder in zip(share.positions, holders, strict=True) if holder == member]
     span = (min(own), NO_END) if own else (record.offset, record.offset)
@@ -211,5 +211,5 @@ def advanced_by_key(
 
 
 def freed(share: KeyShare, members: Collection[str]) -> KeyShare:
-    """Return a share in which only these members hold something."""
+    """Return a share in which only these members hold buckets."""
     return replace(share, holders=[each if each in members else "" for each in share.holders])

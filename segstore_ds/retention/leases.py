@@ -1,16 +1,15 @@
-"""How members share a named reader: each leases ranges of offsets in the reader's record. Pure.
+"""Plans how members share a named reader: each leases a range of offsets in its record. Pure.
 
-From a record's `offset` on, what is neither done nor leased is free. A member takes the lowest free
-range, and commits it from its start on. So the lowest event that is not done is the position, for
-which retention waits. A member that others no longer wait for leaves the record, and its range is
-free again; a commit under its token is refused then.
+From the record's `offset` on, events that are neither done nor leased are free. A member takes the
+lowest free range, and commits it from its start on. So `offset` is the lowest event that is not
+done, for which retention waits. When a member's lease expires, others remove it from the record:
+its range is free again, and commits under its token are refused.
 
-A member that is alone leases all that will come: it needs no record before it reads new events.
-Several divide what is there: each takes its share of half of it, at most `RANGE_ROWS`.
+A single member leases all future events, so it needs no record before it reads new ones. Several
+members divide the free events: each takes its share of half of them, at most `RANGE_ROWS`.
 
-Where deliveries are counted, a batch is named in the record before it is given out, and stays there
-until it is done. What is named there and free is leased alone, so one batch that fails again and
-again holds up no other events.
+If deliveries are counted, a batch is named in the record before it is given out, until it is done.
+A free delivery is leased alone, so a batch that fails again and again delays no other events.
 """
 
 from dataclasses import dataclass, replace
@@ -26,18 +25,17 @@ from segstore_ds.format.reader_record import (
 from segstore_ds.retention.key_share import advanced_by_key, done_by_key, freed, without
 
 RANGE_ROWS = 1 << 18
-_NAMED_BYTES = (
-    48 << 10
-)  # of a record that names another delivery: the rest is for members that join
+# A record names no further delivery beyond this size: the rest is for members that join.
+_NAMED_BYTES = 48 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a member has read: from `start` to `done` it is done, below `read` it was given out.
+    """A member's state: events of `[start, done)` are done, those of `[done, read)` given out.
 
-    A delivery whose mark is in `barred` is not for this member now. Where deliveries are `counted`,
-    what is between `done` and `read` is one. By key it is of the buckets in `given`, and `done`
-    counts for those in `turn`.
+    A delivery whose mark is in `barred` can't be taken now. With `counted`, the events given out
+    are named as a delivery. By key they are in the buckets `given`, and `done` holds for those in
+    `turn`.
     """
 
     done: int
@@ -51,13 +49,13 @@ class Progress:
 
 
 def joined(record: ReaderRecord, member: str, lease: Lease) -> ReaderRecord:
-    """Add a member; it takes over the range of the process that was this member before."""
+    """Add a member; it takes over the range of the process that had this member's name before."""
     before = record.members.get(member, lease)
     return _with(record, member, replace(lease, start=before.start, end=before.end))
 
 
 def left(record: ReaderRecord, members: frozenset[str]) -> ReaderRecord:
-    """Remove members: what they leased and have not done is free again."""
+    """Remove members; what they leased and have not done is free again."""
     if not members:
         return record
     kept = {name: lease for name, lease in record.members.items() if name not in members}
@@ -68,8 +66,8 @@ def left(record: ReaderRecord, members: frozenset[str]) -> ReaderRecord:
 def advanced(record: ReaderRecord, member: str, at: Progress, number: int) -> ReaderRecord:
     """Commit what a member has done, renew its lease, and take another range if it has none.
 
-    `number` is that of the record that is being made. A range that begins before what the member
-    has read was taken in a record whose answer it never got: nothing of that is done.
+    `number` is that of the new record. If the range begins below what the member has read, an
+    earlier record took it, whose response was lost: nothing of that range is done.
 
     >>> lease = Lease(0, NO_END, "t", 30, 0)
     >>> pair = {"w1": lease, "w2": Lease(0, 0, "u", 9, 1)}
@@ -80,7 +78,7 @@ def advanced(record: ReaderRecord, member: str, at: Progress, number: int) -> Re
     """
     if (share := record.by_key) is not None:
         record = done_by_key(record, share, at.turn, at.done)
-        idle = at.read <= at.done  # events in its hands stay its own
+        idle = at.read <= at.done  # otherwise it keeps the buckets of events that it was given
         record = advanced_by_key(record, record.by_key or share, member, number, moves=idle)
         return _given(record, member, at) if at.counted and at.given else record
     lease = record.members[member]
@@ -103,7 +101,7 @@ def advanced(record: ReaderRecord, member: str, at: Progress, number: int) -> Re
 def free_range(record: ReaderRecord, tail: int, barred: frozenset[int] = frozenset()) -> Span:
     """Return the range that a member may take next; an empty one if there is none.
 
-    What begins at an offset in `barred` is passed over, and a delivery is taken alone.
+    Deliveries that begin at an offset in `barred` are skipped, and a delivery is taken alone.
     """
     leased = (lease for lease in record.members.values() if lease.start < lease.end)
     kept = (each for each in record.deliveries if each.start in barred)
@@ -135,15 +133,15 @@ def waiting(record: ReaderRecord, barred: frozenset[int]) -> bool:
     )
 
 
-def barred_letters(record: ReaderRecord, *, buries: bool) -> frozenset[int]:
-    """Return where the letters begin that may not be taken now.
+def barred_letters(record: ReaderRecord, *, writes_letters: bool) -> frozenset[int]:
+    """Return the marks of letters that a member may not take now.
 
-    They are written one after another, in the order of their numbers, by a member that `buries`.
+    A member that `writes_letters` may take the one with the lowest number; others may take none.
     """
     letters = sorted(
         (each.letter, each.mark) for each in record.deliveries if each.letter is not None
     )
-    return frozenset(mark for _, mark in letters[1 if buries else 0 :])
+    return frozenset(mark for _, mark in letters[1 if writes_letters else 0 :])
 
 
 def returned(
@@ -153,10 +151,10 @@ def returned(
     number: int,
     turn: frozenset[int] = frozenset(),
 ) -> ReaderRecord:
-    """Return the record after a member gave back what it was given: its lease goes on behind it.
+    """Return the record after a member gave a batch back; its lease continues after the batch.
 
-    By key the other buckets of its `turn` do. Without room in the record, it is free without a
-    name: no count, delay or letter.
+    By key, the other buckets of its `turn` are done to there. If the record has no room to name the
+    delivery, its events are free without a count, delay or letter.
 
     >>> held = {"w1": Lease(0, 9, "t", 30, 0)}
     >>> record = ReaderRecord("s", 0, 0, "", 60, members=held)
@@ -174,19 +172,19 @@ def returned(
 
 
 def deliveries_in(record: ReaderRecord, span: Span) -> list[Delivery]:
-    """Return the deliveries that have an event in a range."""
+    """Return the deliveries with events in a range."""
     return [each for each in record.deliveries if each.start < span.end and span.start < each.end]
 
 
 def named_before(record: ReaderRecord, batch: Delivery) -> list[Delivery]:
-    """Return the deliveries that have an event of a batch."""
+    """Return the deliveries with events of a batch."""
     if batch.buckets:
         return [each for each in record.deliveries if {*each.buckets} & {*batch.buckets}]
     return deliveries_in(record, Span(batch.start, batch.end))
 
 
 def _given(record: ReaderRecord, member: str, at: Progress) -> ReaderRecord:
-    """Name a batch that a member is about to be given, and count how often it was."""
+    """Name the batch that a member is about to get as a delivery, with a raised count."""
     if at.done >= at.read:
         return record
     batch = Delivery(at.done, at.read, 1, member, buckets=sorted(at.given))
@@ -195,20 +193,20 @@ def _given(record: ReaderRecord, member: str, at: Progress) -> ReaderRecord:
 
 
 def _named(record: ReaderRecord, delivery: Delivery) -> ReaderRecord:
-    """Name a delivery instead of what was named in its range, if the record has room."""
+    """Name a delivery in place of those in its range, if the record has room."""
     if delivery.buckets:
         others = without(record.deliveries, delivery.buckets, NO_END)
     else:
         others = _outside(record.deliveries, Span(delivery.start, delivery.end))
-    made = sorted((*others, delivery), key=lambda each: each.start)
-    named = replace(record, deliveries=made)
+    deliveries = sorted((*others, delivery), key=lambda each: each.start)
+    named = replace(record, deliveries=deliveries)
     if len(encode_record(named)) > _NAMED_BYTES:
         return replace(record, deliveries=others)
     return named
 
 
 def _outside(deliveries: list[Delivery], span: Span) -> list[Delivery]:
-    """Return what of the deliveries is not in a range."""
+    """Return the parts of deliveries outside a range."""
     if span.start >= span.end:
         return deliveries
     return [
@@ -223,7 +221,7 @@ def _outside(deliveries: list[Delivery], span: Span) -> list[Delivery]:
 
 
 def add_done(record: ReaderRecord, span: Span) -> ReaderRecord:
-    """Add a range to what is done; the position moves up to the first event that is not."""
+    """Add a range to what is done; the position moves up to the first event that is not done."""
     merged: list[Span] = []
     for each in sorted((*record.done, span), key=lambda each: each.start):
         if merged and each.start <= merged[-1].end:
@@ -239,7 +237,7 @@ def add_done(record: ReaderRecord, span: Span) -> ReaderRecord:
 
 
 def _moved(record: ReaderRecord, offset: int) -> ReaderRecord:
-    """Move the buckets of a share by key up to an offset: what is before it is done, or gone."""
+    """Raise the positions of all buckets to an offset: events below it are done, or dropped."""
     share = record.by_key
     if share is None:
         return record

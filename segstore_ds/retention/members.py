@@ -1,15 +1,15 @@
 """A member of a shared reader: it reads ranges that only it has leased, and commits them.
 
-A record is created under the next number, or not at all. So a lease is given once, and whoever
-expires it in a record has ended it for everybody: the member's next record comes after that one,
-does not find its lease there, and commits nothing.
+Each record is created exclusively under the next number. So a lease is given once, and a record
+that removes an expired lease ends it for everybody: the member's next record follows that one, does
+not have its lease, and commits nothing.
 
-No two machines' clocks are compared. A member is given up when another has seen its lease unchanged
-for the lease's time on its own boot clock; the exclusive create proves that it still was unchanged.
-Time decides who reads an event again, never whether one is lost.
+No two machines' clocks are compared. A member's lease expires when another member has seen it
+unchanged for its duration on its own boot clock; the exclusive create proves that it is still
+unchanged. Clocks decide who reads an event again, never whether one is lost.
 
-A member that counts deliveries names each batch in the record before it gives it out. So whoever
-gets it next knows how often it was given out, also by members that died of it.
+A member that counts deliveries names each batch in the record before it gives the batch out. So the
+next member knows how often it was given out, even if members crashed on it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from segstore_ds.retention.key_share import (
     Turn,
     bucket_of,
     bucket_starts,
-    part_of,
+    most_buckets,
     shared_by,
     turn_of,
 )
@@ -47,18 +47,17 @@ from segstore_ds.retention.leases import (
     returned,
     waiting,
 )
-from segstore_ds.retention.readers import Asked, NamedReader, claim_name
+from segstore_ds.retention.readers import Claim, NamedReader, claim_name
 
-_RENEWALS = 3  # in the time of a lease
-_LOOKS = 30  # in that time, for what others give back
+_RENEWALS = 3  # of a lease in its duration
+_LOOKS = 30  # in that duration, to see what others gave back
 
 
 class MemberReader(NamedReader):
-    """A named reader's handle of one member; `offset` and `end` are those of its own range.
+    """A named reader's handle of one member, with its range of events `[offset, end)`.
 
-    Below `offset` the member has done its range; by key it is that of its `turn`, and of these
-    buckets. Attributes `member` and `settled` say who it is,
-    and up to where everything was done when it last looked; `left` whether it has no lease.
+    Events of the range below `offset` are done. By key the range is that of its `turn`, and counts
+    for these buckets. `left` says that it has no lease.
     """
 
     def __init__(
@@ -68,16 +67,16 @@ class MemberReader(NamedReader):
         confirmed_s: float,
         member: str,
         *,
-        buries: bool,
+        writes_letters: bool,
     ) -> None:
         super().__init__(context, seen, confirmed_s)
         self.member = member
-        self._buries = buries  # counts deliveries, and writes dead letters
+        self._writes_letters = writes_letters  # counts deliveries, and writes dead letters
         self._lease = seen.record.members[member]
         self.turn = Turn()
-        self._picked = self._given = frozenset[int]()  # buckets of a batch, and of the one in hand
-        self._new_first = False  # whether its last batch had been given out before
-        self._starts = np.zeros(0, np.int64)  # of all buckets, in this turn
+        self._picked = self._given = frozenset[int]()  # buckets of the batch picked, and given out
+        self._new_first = False  # whether new events come next, since the last turn was a delivery
+        self._starts = np.zeros(0, np.int64)  # where each bucket is read from, in this turn
         self._watched: dict[str, tuple[tuple[str, int], float]] = {}
         self._delayed: dict[tuple[int, int], float] = {}
         self._looked_s = confirmed_s
@@ -91,17 +90,17 @@ class MemberReader(NamedReader):
 
     @property
     def end(self) -> int:
-        """The end of this member's range; it has none if that is `offset`."""
+        """The end of this member's range; the range is empty if this is `offset`."""
         return self._lease.end
 
     @property
     def settled(self) -> int:
-        """The first event that nobody had done when this member last looked."""
+        """The first event that was not done when this member last read the record."""
         return self._seen.record.offset
 
     @property
     def delivery(self) -> Delivery | None:
-        """The delivery at the start of this member's range; None if it was not given out before."""
+        """The delivery at the start of this member's range; None if those events are new."""
         if self._seen.record.by_key is not None:
             return self.turn.delivery
         start = Span(self.offset, min(self.offset + 1, self.end))
@@ -113,7 +112,7 @@ class MemberReader(NamedReader):
         return self._passed_s() > self._lease.lease_s / _RENEWALS
 
     def pick(self, batch: pa.RecordBatch, offset_column: str) -> npt.NDArray[np.bool_]:
-        """Return which events of a batch are for this member in its turn."""
+        """Return which events of a batch this member reads in its turn."""
         share, offsets = self._seen.record.by_key, batch.column(offset_column).to_numpy()
         columns = [] if share is None else share.columns
         buckets = bucket_of(batch, columns, len(self._starts))
@@ -123,29 +122,29 @@ class MemberReader(NamedReader):
         return own
 
     def hand(self) -> None:
-        """Count the events that were picked last as in this member's hands."""
+        """Note that the events that were picked last are given out."""
         self._given = self._picked
 
     @property
-    def may_tell(self) -> bool:
-        """Whether it is time to commit that events were passed that are in others' buckets."""
+    def may_skip(self) -> bool:
+        """Whether it is time to commit a range in which all events are in others' buckets."""
         return self._passed_s() > self._lease.lease_s / _LOOKS
 
     def publish(self, offset: int, *, provisional: bool = False) -> None:  # noqa: ARG002
-        """Commit this member's range up to an offset; takes another range if that is its end.
+        """Commit this member's range up to an offset; takes another range at its end.
 
         Raises:
-            LeaseLostError: Others were given the range: nothing is committed.
+            LeaseLostError: The range went to other members, so nothing is committed.
             ReaderConflictError: The reader was released or taken over, or another process follows
-                as this member.
+                under this member's name.
         """
         self._step(Progress(offset, offset, self._context.log.root.tail))
 
     def give_out(self, done: int, read: int) -> bool:
-        """Commit this member's range up to `done`, and name what it is given up to `read`.
+        """Commit this member's range up to `done`, and name `[done, read)` as a delivery.
 
-        False if that is not in its range any more, which a renewal may have shortened.
-        Raises as `publish`.
+        Returns False if its range, which a renewal may shorten, does not have these events any
+        more. Raises as `publish`.
         """
         return self._step(Progress(done, read, self._context.log.root.tail, counted=True))
 
@@ -154,24 +153,24 @@ class MemberReader(NamedReader):
     ) -> None:
         """Give back this member's range up to an offset, to be given out again after a delay.
 
-        With a reason it becomes a dead letter, of the events at the offsets `rows` or of all.
+        With a reason, its events become a dead letter: those at the offsets `rows`, or all.
         Raises as `publish`.
         """
 
         def make(seen: SeenReader | None) -> ReaderRecord:
             record = self._own_record(seen, Progress(self.offset, end, end))
             if record.by_key is None and record.members[self.member].start != self.offset:
-                raise self._lost(record, end)  # a call before did so, and its answer was lost
+                raise self._lost(record, end)  # an earlier call succeeded, its response was lost
             number = record.number + 1
             buckets = sorted(self._given or self.turn.buckets)
             back = Delivery(self.offset, end, 1, self.member, since=number, buckets=buckets)
             before = named_before(record, back)
-            count = max((each.count for each in before), default=0) + (not self._buries)
+            count = max((each.count for each in before), default=0) + (not self._writes_letters)
             back = replace(back, count=max(count, 1))
             if reason is not None:
                 back = replace(back, letter=number, reason=reason, rows=[*rows])
             elif before and before[0].letter is not None:
-                back = before[0]  # this member writes no letters
+                back = before[0]  # leave the letter to a member that writes letters
             elif delay_s:
                 back = replace(back, delay_s=delay_s)
             return returned(record, self.member, back, number, self.turn.buckets)
@@ -180,7 +179,7 @@ class MemberReader(NamedReader):
         self._settle(Progress(end, end, self._context.log.root.tail))
 
     def renew(self, read: int) -> None:
-        """Renew the lease while events below `read` are given out and not done; as `publish`."""
+        """Renew the lease while events up to `read` are given out; raises as `publish`."""
         self._step(Progress(self.offset, read, self._context.log.root.tail))
 
     def take(self, tail: int) -> None:
@@ -205,13 +204,13 @@ class MemberReader(NamedReader):
         record = left(record, self._given_up(record))
         holders = [] if record.by_key is None else record.by_key.holders
         at = Progress(self.offset, self.offset, tail)
-        if "" in holders and holders.count(self.member) < part_of(record):
+        if "" in holders and holders.count(self.member) < most_buckets(record):
             self._step(at)
         elif not self.left:
             self._settle(at)
 
     def _look(self, tail: int) -> None:
-        """See what others have done, now and then while something is not done."""
+        """Read the newest record now and then, while events below the tail are not done."""
         now_s = self._context.clock.boot_s()
         waits = self._seen.record.offset < tail
         if waits and now_s - self._looked_s > self._lease.lease_s / _LOOKS:
@@ -219,7 +218,7 @@ class MemberReader(NamedReader):
             self._seen = newest_record(self._context, self.name) or self._seen
 
     def leave(self) -> None:
-        """Leave the group: what this member has not done goes to others at once. Safe to repeat."""
+        """Leave the reader: others may take this member's events at once. Safe to repeat."""
 
         def make(seen: SeenReader | None) -> ReaderRecord | None:
             mine = None if seen is None else seen.record.members.get(self.member)
@@ -231,9 +230,9 @@ class MemberReader(NamedReader):
         self._give_up(self.offset)
 
     def _step(self, at: Progress, *, idle: bool = False) -> bool:
-        """Write what was done and what is leased now; an idle member only to lease something.
+        """Write a record with this member's progress; if `idle`, only to lease a range.
 
-        Returns whether what was read was in its range.
+        Returns whether the events that it was given are in its range.
         """
         fits = False
 
@@ -259,10 +258,10 @@ class MemberReader(NamedReader):
         return fits
 
     def _settle(self, at: Progress) -> None:
-        """Go on with what the newest record gives this member; by key it is given a turn of that.
+        """Continue with the range in the newest record; by key, with a turn of its buckets.
 
-        A turn lasts for as long as the member has something in its hands. It ends there if others
-        wait for its keys, or a delivery waits for it.
+        A turn lasts while events are given out. It then ends if another member needs some of its
+        buckets, or if a delivery is waiting for this member.
         """
         record = self._seen.record
         mine = record.members.get(self.member)
@@ -275,12 +274,12 @@ class MemberReader(NamedReader):
         elif held:
             deliveries = [each for each in record.deliveries if not self._given & {*each.buckets}]
             others = turn_of(replace(record, deliveries=deliveries), share, self.member, barred)
-            waits = others.delivery or share.holders.count(self.member) > part_of(record)
+            waits = others.delivery or share.holders.count(self.member) > most_buckets(record)
             end = at.read if waits else self.turn.end
             self._lease = replace(mine, start=at.done, end=end)
         else:
             if self._given:
-                self._new_first = self.turn.delivery is not None  # they are given out in turns
+                self._new_first = self.turn.delivery is not None  # alternate with new events
             new_to = at.tail if self._new_first else 0
             turn = turn_of(record, share, self.member, barred, new_to=new_to)
             self.turn, self._given = turn, frozenset()
@@ -288,7 +287,7 @@ class MemberReader(NamedReader):
             self._lease = replace(mine, start=turn.start, end=turn.end)
 
     def _own_record(self, seen: SeenReader | None, at: Progress) -> ReaderRecord:
-        """Return the record with this member in it, if it has lost nothing that it has read."""
+        """Return the record with this member in it; raises if it lost events that it has read."""
         record = self._current(seen)
         record = left(record, self._given_up(record))
         mine = record.members.get(self.member)
@@ -296,8 +295,8 @@ class MemberReader(NamedReader):
             return record
         if mine is not None:
             raise ReaderConflictError(
-                "another process follows as this member",
-                remedy="give each process a name of its own",
+                "another process follows under this member's name",
+                remedy="give each process a member name of its own",
                 reader=self.name,
                 member=self.member,
             )
@@ -307,11 +306,11 @@ class MemberReader(NamedReader):
         return joined(record, self.member, lease)
 
     def _lost(self, record: ReaderRecord, end: int) -> LeaseLostError:
-        """Give up this member's range up to an offset; return the error that says so."""
+        """Give up this member's range up to an offset; return the error to raise."""
         start, others = self.offset, record.members.items()
         self._give_up(end)
         return LeaseLostError(
-            "member was silent for longer than its lease, so its events go to others",
+            "the member's lease expired, so its events go to other members",
             reader=self.name,
             member=self.member,
             lease_s=self._lease.lease_s,
@@ -320,7 +319,7 @@ class MemberReader(NamedReader):
         )
 
     def _given_up(self, record: ReaderRecord) -> frozenset[str]:
-        """Return the members whose leases this one has seen unchanged for their time."""
+        """Return the members whose leases have expired: this one saw them unchanged for so long."""
         now_s, before = self._context.clock.boot_s(), self._watched
         self._watched = {}
         for name, lease in record.members.items():
@@ -334,7 +333,7 @@ class MemberReader(NamedReader):
         )
 
     def _barred(self, record: ReaderRecord) -> frozenset[int]:
-        """Return where the deliveries begin that this member may not take now."""
+        """Return the marks of deliveries that this member may not take now."""
         if not record.deliveries:
             return frozenset()
         now_s, before = self._context.clock.boot_s(), self._delayed
@@ -347,10 +346,10 @@ class MemberReader(NamedReader):
         delayed = {
             mark[0] for mark, since_s in self._delayed.items() if now_s - since_s <= marks[mark]
         }
-        return barred_letters(record, buries=self._buries) | delayed
+        return barred_letters(record, writes_letters=self._writes_letters) | delayed
 
     def _delay_of(self, record: ReaderRecord, delivery: Delivery) -> int:
-        """Return for how long this member waits for a delivery: it writes others' letters late."""
+        """Return how long this member waits for a delivery; for a letter of another, a lease."""
         others = record.members.keys() - {self.member}
         if delivery.buckets and delivery.letter is not None and delivery.member in others:
             return self._lease.lease_s
@@ -369,19 +368,19 @@ def join_reader(
     member: str,
     lease: Duration,
     start: Cut | None,
-    buries: bool = False,
+    writes_letters: bool = False,
     key: Sequence[str] = (),
 ) -> MemberReader:
     """Join the members of a reader, or register it.
 
-    `start` counts for a new reader, and for one whose next events are gone. A process that joins
-    under a member's name takes its place and its range. One that `buries` counts deliveries, and
-    writes dead letters.
+    `start` is used for a new reader, and for one whose next events are gone. A process that joins
+    under a present member's name replaces it and takes its range. With `writes_letters` it counts
+    deliveries and writes dead letters.
     """
     names.check_label(member, what="member")
     lease_s, token = check_duration("lease", lease), context.clock.new_id()[:16]
     if not lease_s:
-        raise InvalidInputError("a lease takes time", remedy="give it a second or more")
+        raise InvalidInputError("a lease can't be zero", remedy="give a lease of 1 s or more")
 
     def join(record: ReaderRecord, others: Mapping[str, Lease], number: int) -> ReaderRecord:
         mine = Lease(record.offset, record.offset, token, lease_s, number)
@@ -389,7 +388,7 @@ def join_reader(
         record = joined(record, member, mine)
         if len(record.members) > MEMBERS_LIMIT:
             raise InvalidInputError(
-                "reader has too many members",
+                "the reader has too many members",
                 remedy=f"share it among at most {MEMBERS_LIMIT}",
                 reader=name,
             )
@@ -405,6 +404,6 @@ def join_reader(
         held = mine is not None and mine.token == token
         return left(record, frozenset({member})) if held else None
 
-    asked = Asked(owner, start, shared=True)
-    seen, confirmed_s = claim_name(context, name, asked, join, undo)
-    return MemberReader(context, seen, confirmed_s, member, buries=buries)
+    claim = Claim(owner, start, shared=True)
+    seen, confirmed_s = claim_name(context, name, claim, join, undo)
+    return MemberReader(context, seen, confirmed_s, member, writes_letters=writes_letters)

@@ -1,12 +1,12 @@
 """Named readers: positions that retention respects, each in a metadata log of its own.
 
-A reader registers first and checks the head afterwards. Registering is also a commit of the stream:
-a retention that has already looked at the readers loses the race against it, and looks again. So
-one of the two always sees the other: the reader sees the moved head, or the retention sees the
-reader. Publishing a later position needs no commit, because the earlier position held back more.
+A reader writes its record first, then commits to the stream and checks the head. A retention that
+read the readers before that commit loses its race, and reads them again. So either the reader sees
+the moved head, or the retention sees the reader. Publishing a later position needs no commit of the
+stream, because the earlier position held back more.
 
-Only the store's time decides whether a reader has lapsed. A reader that may have lapsed (half of
-its time has passed since its last record) registers again before it relies on being respected.
+Only the store's time decides whether a reader has lapsed. When half of its `lapse_s` has passed
+since its last record, it may have lapsed, so it commits and checks the head again.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ from segstore_ds.read.reader_records import (
 from segstore_ds.retention.leases import add_done
 
 LAPSE_S = 7 * 86_400
-_SHOWN = 10  # members in the text of an error
+_SHOWN = 10  # members that an error names at most
 
 
 class NamedReader:
@@ -54,7 +54,7 @@ class NamedReader:
     def __init__(self, context: StreamContext, seen: SeenReader, confirmed_s: float) -> None:
         self._context = context
         self._seen = seen
-        self._confirmed_s = confirmed_s  # of the boot clock, before the newest record was written
+        self._confirmed_s = confirmed_s  # boot clock, read before the newest record was written
 
     def __repr__(self) -> str:
         return f"<reader {self.name!r} at {self.offset}>"
@@ -83,27 +83,27 @@ class NamedReader:
 
     @property
     def lapses(self) -> bool:
-        """Whether half of its time has passed since the last record: it should be renewed."""
+        """Whether half of `lapse_s` has passed since the last record, so it should publish."""
         return self._lapses_soon
 
     def publish(self, offset: int, *, provisional: bool = False) -> None:
-        """Publish that all events before an offset are no longer needed.
+        """Publish that the reader no longer needs the events before an offset.
 
-        An earlier offset moves nothing; the same one keeps the reader from lapsing. Durable when
-        it returns. Safe to repeat.
+        An earlier offset does not move the reader; the same offset renews it, so it does not lapse.
+        The position is durable when this returns. Safe to repeat.
 
         Args:
             offset: Offset of the first event that the reader still needs (>= 0).
-            provisional: Let another owner take the name until the next record.
+            provisional: Let another owner take the name until the next publication.
 
         Raises:
             ReaderConflictError: The name was taken over by another owner, or the reader was
                 released.
             NotFoundError: The stream was dropped.
-            PositionError: The offset lies beyond the tail, or the reader's position is of another
-                generation: it holds back everything until it is registered with a new start.
+            PositionError: The offset is beyond the tail; or the reader's position is of another
+                generation, and holds back all events until it is registered with a new start.
             TruncatedError: The reader had lapsed, and the head has passed its position.
-            SegstoreError: As methods of `Stream` that commit.
+            SegstoreError: As in methods of `Stream` that commit.
 
         Examples:
             >>> reader = stream.readers.register("warehouse")
@@ -113,13 +113,13 @@ class NamedReader:
         """
         if type(offset) is not int or offset < 0:
             raise InvalidInputError(
-                "not an offset", remedy="give an int of at least 0", offset=offset
+                "the offset is no int of at least 0", remedy="give an offset", offset=offset
             )
         root = self._context.log.root
         if offset > root.tail:
             root = self._context.log.refresh()
         if offset > root.tail:
-            raise PositionError("position is beyond the tail", offset=offset, tail=root.tail)
+            raise PositionError("the offset is beyond the tail", offset=offset, tail=root.tail)
 
         def advance(seen: SeenReader | None) -> ReaderRecord:
             current = self._current(seen)
@@ -133,7 +133,7 @@ class NamedReader:
     def release(self) -> None:
         """Release the reader: it holds nothing back and its name is free. Safe to repeat.
 
-        Its errors are those of `publish`.
+        Raises the same errors as `publish`.
 
         Examples:
             >>> stream.readers.register("warehouse").release()
@@ -152,8 +152,8 @@ class NamedReader:
         self._seen = add_record(self._context, self._seen, noted)
         if made is None:
             return
-        # Check after the record is written: until then a retention may have found the old record
-        # lapsed. Confirm after the announcement: if it fails, the next publish repeats it.
+        # Check after the record is written: until then, retention may see the old record as
+        # lapsed. Confirm after the announcement: if that fails, the next publish repeats it.
         if self._lapses_soon:
             _announce(self._context, self._seen)
         self._confirmed_s = began
@@ -167,7 +167,7 @@ class NamedReader:
         return self._context.clock.boot_s() - self._confirmed_s
 
     def _current(self, seen: SeenReader | None) -> ReaderRecord:
-        """Return the record to go on from, as of the newest version that this handle has seen."""
+        """Return the record to continue from, at the newest version that this handle has seen."""
         current = self._own(seen)
         mine, root = self._seen.record, self._context.log.root
         of = {(each.stream_id, each.generation) for each in (mine, current, root)}
@@ -179,14 +179,14 @@ class NamedReader:
     def _own(self, seen: SeenReader | None) -> ReaderRecord:
         if seen is None or (seen.record.released and not self._seen.record.released):
             raise ReaderConflictError(
-                "reader was released",
+                "the reader was released",
                 remedy="register it again with stream.readers.register(name)",
                 reader=self.name,
             )
         _check_owner(seen, self.owner)
         if seen.record.resets != self._seen.record.resets:
             raise ReaderConflictError(
-                "reader was reset to another position",
+                "the reader was reset to another position",
                 remedy="start again: register the reader, or follow, without a start",
                 reader=self.name,
                 offset=seen.record.offset,
@@ -204,13 +204,10 @@ def register_reader(
     takeover: bool = False,
     provisional: bool = False,
 ) -> NamedReader:
-    """Register a reader, or continue the one of that owner.
+    """Register a reader, or continue the one of that owner; see `Stream.readers.register`.
 
-    After it returns, `retain` drops nothing from the reader's position on, until the reader is
-    released or lapses. `start` is the first event that the reader needs; None means the last
-    published position, or the head for a new reader. After `lapse_s` seconds without a
-    record the reader holds nothing back. `takeover` takes the name from another owner, or from
-    living members; `provisional` lets another owner take the name until the next record.
+    `takeover` also takes the name from living members. What members have done or pending beyond the
+    reader's position, such as dead letters that are not written yet, is read again.
     """
 
     def join(record: ReaderRecord, others: Mapping[str, Lease], _number: int) -> ReaderRecord:
@@ -218,8 +215,8 @@ def register_reader(
             raise _is_shared(name, others)
         return record
 
-    asked = Asked(owner, start, lapse_s, takeover=takeover, provisional=provisional)
-    return NamedReader(context, *claim_name(context, name, asked, join))
+    claim = Claim(owner, start, lapse_s, takeover=takeover, provisional=provisional)
+    return NamedReader(context, *claim_name(context, name, claim, join))
 
 
 def reset_reader(context: StreamContext, name: str, start: Cut) -> None:
@@ -233,15 +230,15 @@ def reset_reader(context: StreamContext, name: str, start: Cut) -> None:
     seen = find_reader(context, name)
     if seen is None:
         raise NotFoundError("no such reader", url=context.storage.url, reader=name)
-    claim_name(context, name, Asked(seen.record.owner, start, seen.record.lapse_s), join)
+    claim_name(context, name, Claim(seen.record.owner, start, seen.record.lapse_s), join)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """How a reader registers, as `register_reader` says.
+class Claim:
+    """How a reader registers: the arguments of `Stream.readers.register`.
 
-    On a shared reader, `start` skips only events that are gone. A start at the head means the head
-    at the time of the record.
+    If `shared`, `start` only skips events that are gone. A start at the head means the head at the
+    time of the record.
     """
 
     owner: str
@@ -255,38 +252,38 @@ class Asked:
 def claim_name(
     context: StreamContext,
     name: str,
-    asked: Asked,
+    claim: Claim,
     join: Callable[[ReaderRecord, Mapping[str, Lease], int], ReaderRecord],
     undo: Callable[[ReaderRecord], ReaderRecord | None] | None = None,
 ) -> tuple[SeenReader, float]:
     """Write a record that registers a reader, and announce it.
 
-    `join` returns the record; it is given one without members, the members that may still live, and
-    the record's number. `undo` returns one that takes it back, or None; it is called if the
-    announcement fails. Returns the record, and the boot clock's time before it was written.
+    `join` makes the record of one without members, the members that may still live, and its number.
+    If the announcement fails, `undo` makes one that takes it back, or returns None. Returns the
+    record, and the boot clock's time before it was written.
     """
-    _check_asked(asked.owner, asked.lapse_s)
+    _check_claim(claim.owner, claim.lapse_s)
     root, began = context.log.refresh(), context.clock.boot_s()
     newest = newest_record(context, name) or _unregistered(root, name, began)
-    quiet_s = 0.0  # by the store's time: a lease that ended in it needs no watching
+    quiet_s = 0.0  # since the newest record, by the store's time: shorter leases have expired
     if newest.record.members:
         quiet_s = (context.log.store_now_us() - newest.renewed_us) / 1e6
 
-    given = None if asked.start is None else resolve_cut(context, root, asked.start)
-    asked_for_head = False
+    given = None if claim.start is None else resolve_cut(context, root, claim.start)
+    at_head = False
 
-    def claim(seen: SeenReader | None) -> ReaderRecord:
-        nonlocal asked_for_head
+    def make(seen: SeenReader | None) -> ReaderRecord:
+        nonlocal at_head
         taken = seen is not None and not seen.record.released
-        if seen is not None and taken and not (asked.takeover or seen.record.provisional):
-            _check_owner(seen, asked.owner)
-        # A name that was released keeps its position for who takes it over.
-        mine = seen.record if seen is not None and (taken or asked.takeover) else None
+        if seen is not None and taken and not (claim.takeover or seen.record.provisional):
+            _check_owner(seen, claim.owner)
+        # A takeover continues at the position even of a released name.
+        mine = seen.record if seen is not None and (taken or claim.takeover) else None
         passed_s = quiet_s if seen is newest else 0
         members = mine.members if mine is not None else {}
         start = given
-        asked_for_head = asked.start == HEAD or (start is None and mine is None)
-        if asked.shared and mine is not None and not mine.offset < root.head:
+        at_head = claim.start == HEAD or (start is None and mine is None)
+        if claim.shared and mine is not None and not mine.offset < root.head:
             start = None
         offset = _start_of(context, root, start, mine)
         if offset < root.head:
@@ -297,44 +294,45 @@ def claim_name(
             if each.lease_s >= passed_s
         }
         resets = seen.record.resets if seen is not None else None
-        if mine is not None and not asked.shared and offset < mine.offset:
-            # A handle that is at the later offset would publish past these events.
+        if mine is not None and not claim.shared and offset < mine.offset:
+            # Invalidate handles at the later offset, which would publish past these events.
             resets = (resets or 0) + 1
+        shared = mine if claim.shared else None  # else events beyond the offset are read again
         record = ReaderRecord(
             root.stream_id,
             root.generation,
-            mine.offset if mine is not None and asked.shared else offset,
-            asked.owner,
-            asked.lapse_s,
-            provisional=bool(asked.provisional),
+            offset if shared is None else shared.offset,
+            claim.owner,
+            claim.lapse_s,
+            provisional=bool(claim.provisional),
             version=root.version,
             transaction=root.transaction,
             resets=resets,
-            done=mine.done if mine is not None and asked.shared else [],
-            deliveries=mine.deliveries if mine is not None and asked.shared else [],
-            by_key=mine.by_key if mine is not None and asked.shared else None,
+            done=[] if shared is None else shared.done,
+            deliveries=[] if shared is None else shared.deliveries,
+            by_key=None if shared is None else shared.by_key,
             extra=seen.record.extra if seen is not None else {},
         )
-        record = add_done(record, Span(record.offset, offset)) if asked.shared else record
+        record = add_done(record, Span(record.offset, offset)) if claim.shared else record
         return join(record, living, 0 if seen is None else seen.number + 1)
 
-    seen = add_record(context, newest, claim)
+    seen = add_record(context, newest, make)
     try:
         stands = _announce(context, seen)
     except SegstoreError as error:
         if undo is not None:
             with suppress(SegstoreError):
                 add_record(context, seen, lambda newest: undo((newest or seen).record))
-        if not (asked_for_head and isinstance(error, TruncatedError)):
+        if not (at_head and isinstance(error, TruncatedError)):
             raise
-        asked, stands = replace(asked, start=HEAD), False  # the head has moved on meanwhile
-    return (seen, began) if stands else claim_name(context, name, asked, join, undo)
+        claim, stands = replace(claim, start=HEAD), False  # the head has moved meanwhile
+    return (seen, began) if stands else claim_name(context, name, claim, join, undo)
 
 
 def release_reader(context: StreamContext, name: str) -> bool:
     """Release a reader, whatever its owner; return False if there is none to release.
 
-    The record may be unreadable: this call is the remedy if one record stops retention.
+    It works even if the record is damaged, which stops retention.
     """
     root, began = context.log.follow(), context.clock.boot_s()
     try:
@@ -358,24 +356,24 @@ def _is_shared(name: str, members: Mapping[str, Lease]) -> ReaderConflictError:
     seconds = max(lease.lease_s for lease in members.values())
     return ReaderConflictError(
         "members share this reader",
-        remedy="follow it with member=..., or stop them first; those that died count until nothing "
-        f"was heard of any for {seconds} s",
+        remedy="follow it with member=..., or stop its members first; if they crashed, wait until "
+        f"no member has written a record for {seconds} s",
         reader=name,
         members=sorted(members)[:_SHOWN],
     )
 
 
-def _check_asked(owner: str, lapse_s: int) -> None:
-    # A record that nobody can read would stop retention for good.
+def _check_claim(owner: str, lapse_s: int) -> None:
+    # A stored record with other values could not be read, and would stop retention.
     if type(lapse_s) is not int or not 1 <= lapse_s <= MAX_INT:
         raise InvalidInputError(
-            "a reader can't lapse in less than a second",
-            remedy="give whole seconds, at least 1",
+            "lapse_s is not a whole number of seconds of at least 1",
+            remedy="give an int, at least 1",
             lapse_s=lapse_s,
         )
     if not is_text(owner) or len(owner) > OWNER_LIMIT:
         raise InvalidInputError(
-            "not an owner of a reader",
+            "the owner is not a short text",
             remedy=f"give a text of at most {OWNER_LIMIT} characters",
             owner=owner,
         )
@@ -392,7 +390,7 @@ def _start_of(
         return mine.offset
     offset = int(start or 0)
     if offset > root.tail:
-        raise PositionError("position is beyond the tail", offset=offset, tail=root.tail)
+        raise PositionError("the start is beyond the tail", offset=offset, tail=root.tail)
     return offset
 
 
@@ -408,10 +406,10 @@ def _check_generation(root: Root, record: ReaderRecord) -> None:
 
 
 def _announce(context: StreamContext, seen: SeenReader) -> bool:
-    """Commit that a reader exists, so that a running retention looks again; check the head.
+    """Commit that a reader exists, so that a running retention reads the readers again.
 
-    Returns False if the head has passed this record but not the newest one of the reader: other
-    members have done the events between them.
+    Returns False if the head has passed this record but not the reader's newest one: other members
+    have done the events in between. Raises TruncatedError if it has passed both.
     """
     root = context.commit(
         lambda root, _: replace(root, operation=Operation.READER), reader=seen.name
@@ -428,7 +426,7 @@ def _announce(context: StreamContext, seen: SeenReader) -> bool:
 def _lost(name: str, offset: int, root: Root) -> TruncatedError:
     return TruncatedError(
         "events that the reader needs are gone",
-        remedy="register it, or follow, with start='head' to continue without them",
+        remedy="register or follow it with start='head' to continue without them",
         reader=name,
         lost=f"[{offset}, {root.head})",
         head=root.head,
@@ -443,10 +441,9 @@ def _unregistered(root: Root, name: str, seen_s: float) -> SeenReader:
 def _check_owner(seen: SeenReader, owner: str) -> None:
     if seen.record.owner != owner:
         raise ReaderConflictError(
-            "reader belongs to another owner",
-            remedy="use another name; or, if its owner is gone for good, take it over with "
-            "takeover=True, which goes on at its position, or free it with "
-            "stream.readers.release(name)",
+            "the reader belongs to another owner",
+            remedy="use another name; or, if the owner does not use it any more, continue at its "
+            "position with takeover=True, or free the name with stream.readers.release(name)",
             reader=seen.name,
             owner=seen.record.owner or "a plain caller",
             caller=owner or "a plain caller",

@@ -1,4 +1,4 @@
-"""What `retain` and `maintain` report: what went, and what keeps the rest."""
+"""The reports of `retain` and `maintain`: what was dropped or deleted, and what keeps the rest."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -12,15 +12,14 @@ class Blocker:
     """What keeps `retain` from dropping the events from an offset on.
 
     Attributes:
-        kind: `reader`, `tag`, `min_bytes`, `min_age`; or why there is nothing to drop: `max_bytes`,
-            `max_age` and `max_event_age` are not exceeded, there are `no readers` to wait for,
-            `no events`.
-        offset: The first event that is kept for it.
-        why: The same as a sentence.
-        name: The reader's or the tag's.
-        owner: The reader's.
-        until: When it ends if nothing changes, by the store's clock (UTC): a reader lapses, an age
-            is reached. None if that is unknown, or never.
+        kind: `reader`, `tag`, `min_bytes` or `min_age`. Or why there is nothing to drop:
+            `max_bytes`, `max_age` or `max_event_age` is not exceeded; `no readers`; `no events`.
+        offset: The first event that it keeps.
+        why: The reason as a sentence.
+        name: The name of the reader or tag; otherwise empty.
+        owner: The owner of the reader; otherwise empty.
+        until: When it ends if nothing changes, by the store's clock (UTC): when a reader lapses or
+            an age is reached. None if unknown or never.
     """
 
     kind: str
@@ -41,8 +40,9 @@ class Retained:
     Attributes:
         head: The offset of the oldest event kept.
         dropped: How many events were dropped.
-        blocked_by: What kept it from dropping more, the lowest offset first and at most 20; empty
-            if it dropped all that exceeds a maximum (without one: all that readers are done with).
+        blocked_by: What kept it from dropping more, at most 20, the lowest offset first. Empty if
+            it dropped all that exceeds a maximum (without a maximum: all that readers are done
+            with).
     """
 
     head: int
@@ -64,15 +64,15 @@ class Maintenance:
         log_start: The oldest version kept.
         versions: How many old versions were forgotten.
         merges: How many merges of status, history and retired parts were made.
-        expired: How many events lost values that have expired.
+        expired: In how many events values have expired and were removed.
         deleted: The objects that were deleted, or would be.
-        kept: The objects that no version lists and that stay for now.
+        kept: The objects that the newest version does not list and that stay for now.
         log_files: How many commit files of older versions stay for now.
         log_bytes: Their total size in bytes.
-        until: When all of these may go by the ages asked for, if nothing is committed meanwhile (by
-            the store's clock, UTC); None if nothing waits for a time.
-        mirrors: What stays in each folder that mirrors this one, by its location; None if it can't
-            be reached.
+        until: When all of these may be deleted by the ages given, if nothing is committed meanwhile
+            (by the store's clock, UTC); None if nothing waits for a time.
+        mirrors: The objects that stay in each follower, by its location; None if it can't be
+            reached.
     """
 
     dry_run: bool
@@ -114,5 +114,5 @@ class Maintenance:
             lines += [f"kept for now: {self.log_files} commit files, {self.log_bytes} bytes"]
         if self.until:
             at = f"{self.until:%Y-%m-%dT%H:%M:%SZ}"
-            lines += [f"all of that may go at {at}, if nothing is committed meanwhile"]
+            lines += [f"all of that may be deleted at {at}, if nothing is committed meanwhile"]
         return "\n".join(lines)

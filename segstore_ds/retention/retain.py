@@ -5,8 +5,7 @@ maximum, events that every live reader is done with are dropped. Events that a t
 needs are kept, unless the policy does not respect them. Ages count from the commit that appended an
 event, by the store's clock.
 
-Readers are read within every attempt of the commit; `retention.readers` describes the race that
-this closes.
+Every attempt of the commit reads the readers again; `retention.readers` says why.
 """
 
 import datetime as dt
@@ -52,9 +51,9 @@ _LOG = logging.getLogger(__name__)
 class Plan:
     """Where a policy moves the head."""
 
-    offset: int  # to move it to, never below the current head
-    wanted: int  # where the maxima alone would move it, or the readers
-    least: int | None = None  # from which `min_bytes` keeps events; None without it
+    offset: int  # the new head, never below the current one
+    wanted: int  # the head by the maxima alone; without a maximum, by the readers alone
+    least: int | None = None  # the offset from which `min_bytes` keeps events; None without it
     total: int = 0  # bytes of all kept events, if the policy bounds bytes
 
 
@@ -70,9 +69,9 @@ def plan_retain(
 ) -> Plan:
     """Plan where to move the head. Pure.
 
-    `runs` are all segments that hold kept events, in offset order; they are read only for a bound
-    in bytes. Events before `aged` are older than a maximum, those from `young` on younger than
-    `min_age`. Live readers need `held`, and `tagged` are tags, where the policy respects them.
+    `runs` are all segments with kept events, in offset order; they are read only for a bound in
+    bytes. Events before `aged` are older than a maximum age, those from `young` on are younger than
+    `min_age`. `held` and `tagged` are the offsets of live readers and tags to respect.
     """
     measured = policy.max_bytes is not None or policy.min_bytes is not None
     borders, before = _borders(root, runs if measured else ())
@@ -171,7 +170,7 @@ def apply_policy(
 def run_retain(
     context: StreamContext, policy: RetentionPolicy, *, dry_run: bool = False
 ) -> Retained:
-    """Move the head as far as a policy allows, and say what keeps it from moving further."""
+    """Move the head as far as a policy allows; report what keeps it from moving further."""
     done = apply_policy(context, policy, dry_run=dry_run)
     made = done.result
     dropped = made.plan.offset - made.before.head
@@ -198,13 +197,13 @@ def _blockers(context: StreamContext, policy: RetentionPolicy, made: Attempt) ->
 
 
 def _until_text(until: dt.datetime | None) -> str:
-    """Return an end for a sentence; nothing for None."""
+    """Return `` until <time>`` to end a sentence with; empty for None."""
     return "" if until is None else f" until {until.isoformat(timespec='seconds')}"
 
 
 def _reader_blockers(readers: Iterable[SeenReader], root: Root, wanted: int) -> list[Blocker]:
-    """Return the live readers that need events below an offset that is otherwise free. Pure."""
-    found = []
+    """Return the live readers that need events below the wanted head. Pure."""
+    blockers = []
     for seen in readers:
         if (offset := seen.needs(root)) >= wanted:
             continue
@@ -217,12 +216,12 @@ def _reader_blockers(readers: Iterable[SeenReader], root: Root, wanted: int) -> 
                 f"{root.head} of generation {root.generation}"
             )
         why = f"reader {seen.name!r}{owner} {place}; retention waits for it{_until_text(until)}"
-        found.append(Blocker("reader", offset, why, seen.name, record.owner, until))
-    return found
+        blockers.append(Blocker("reader", offset, why, seen.name, record.owner, until))
+    return blockers
 
 
 def _tag_blockers(tags: Mapping[str, Tag], wanted: int) -> list[Blocker]:
-    """Return the tags below an offset that is otherwise free. Pure."""
+    """Return the tags below the wanted head. Pure."""
     lowest = sorted((tag.offset, name) for name, tag in tags.items() if tag.offset < wanted)
     return [
         Blocker("tag", offset, f"tag {name!r} is at {offset}", name)
@@ -255,7 +254,7 @@ def _nothing_exceeds(
 def _comes_of_age(
     context: StreamContext, root: Root, offset: int, age_s: int
 ) -> dt.datetime | None:
-    """Return when the event at an offset is that old; None if no row of the history dates it."""
+    """Return when the event at an offset reaches an age; None if its commit time is unknown."""
     try:
         times = context.log.history.commit_times(root, offset, offset + 1)[1]
     except NotFoundError:
@@ -280,7 +279,7 @@ def build_retention(
 
 
 class AutoRetain:
-    """Applies a stream's own policy after commits, at most once a minute."""
+    """Applies the stream's policy after commits, at most once a minute."""
 
     def __init__(self, context: StreamContext) -> None:
         self._context = context
@@ -288,7 +287,7 @@ class AutoRetain:
 
     def apply_if_due(self) -> None:
         """Apply the policy if there is one and a minute has passed since the last time."""
-        # The root may have to be looked up: a merge whose outcome is unknown forgets it.
+        # This may read the root: after a merge with an unknown outcome, the handle has none.
         text = self._context.log.root.properties.get(RETENTION_PROPERTY)
         now = self._context.clock.boot_s()
         if text is None or now - self._applied_s < EVERY_S:
@@ -302,15 +301,15 @@ def _older(context: StreamContext, now_us: int, age_s: int | None) -> int:
 
 
 def tail_at(context: StreamContext, time_us: int | None) -> int:
-    """Return the offset before which all events were committed by then; the head if None."""
+    """Return the tail as of a time; the head if the time is None."""
     if time_us is None:
         return context.log.root.head
-    found = find_moment(context.log, context.log.refresh(), time_us)
-    return found.tail if found else 0
+    moment = find_moment(context.log, context.log.refresh(), time_us)
+    return moment.tail if moment else 0
 
 
 def _event_cut(context: StreamContext, now_us: int, policy: RetentionPolicy) -> int:
-    """Return the offset of the first event within `max_event_age`; the head without one."""
+    """Return the offset of the first event within `max_event_age`; the head without that age."""
     root = context.log.root
     if policy.max_event_age is None:
         return root.head
@@ -321,12 +320,12 @@ def _event_cut(context: StreamContext, now_us: int, policy: RetentionPolicy) -> 
 
 
 def tells_age(field: pa.Field | None) -> bool:
-    """Tell whether a time column says how old events are: others say no moment."""
+    """Tell whether a column can say how old events are: it has dates, or a time zone."""
     return field is not None and bool(t.is_date(field.type) or getattr(field.type, "tz", None))
 
 
 def check_event_age(field: pa.Field | None) -> None:
-    """Raise InvalidInputError unless a time column says how old events are."""
+    """Raise InvalidInputError unless a time column can say how old events are."""
     if not tells_age(field):
         raise InvalidInputError(
             "max_event_age needs a time column of dates, or of timestamps with a zone",

@@ -1,10 +1,10 @@
-"""Tags: names for cuts, kept in the root.
+"""Tags: names for cuts, stored in the root.
 
-A tag holds back `retain`, but never an explicit truncation. A tag below the head stays, and using
-it raises TruncatedError.
+A tag holds back `retain`, but no explicit truncation. A tag below the head stays, and its use
+raises TruncatedError.
 
-A tag that keeps a version holds back what deletes the version's objects, and so nothing else. Its
-own object is a list of the parts of that version; the commit that removes the tag retires it.
+A tag that keeps a version holds back the deletion of the version's objects, but no `retain`. It has
+an object that lists the version's parts; the commit that removes the tag retires that object.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ _LATER = "tag 'head' or a later cut"
 def plan_tag(
     root: Root, name: str, offset: int, slot: Slot, *, move: bool, keep: bool = False
 ) -> Root | None:
-    """Return the root with a tag, without what it keeps; None if it is already there. Pure."""
+    """Return the root with a tag, but not with its kept version; None if it is there. Pure."""
     known = root.tags.get(name)
     stays = not keep or (name in root.kept and not move)
     if known is not None and known.offset == offset and stays:
         return None
     if known is not None and known.offset != offset and not move:
         raise AlreadyExistsError(
-            "tag already names another cut",
+            "the tag already names another cut",
             remedy="use another name, or move the tag with move=True",
             tag=name,
             offset=known.offset,
@@ -54,7 +54,7 @@ def plan_tag(
 
 
 def _with_tags(root: Root, tags: Mapping[str, Tag], slot: Slot, operation: Operation) -> Root:
-    """Return the root with other tags; what only those before kept is retired."""
+    """Return the root with other tags; retires the lists of kept versions that lose their tag."""
     left = {name: it for name, it in root.kept.items() if tags.get(name) is root.tags[name]}
     gone = [it.parts for name, it in root.kept.items() if name not in left and it.parts is not None]
     retired = (*root.retired, *(slot.retire("status", part.path) for part in gone))
@@ -62,16 +62,16 @@ def _with_tags(root: Root, tags: Mapping[str, Tag], slot: Slot, operation: Opera
 
 
 def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool, keep: bool = False) -> Tag:
-    """Name a cut; safe to repeat. The cut is resolved once, against the newest version.
+    """Name a cut, which is resolved once, against the newest version; safe to repeat.
 
-    With `keep` that is the tail of the version that this commits, which stays readable. Returns the
-    current tag.
+    With `keep` the tag names the tail of the version that this commits, and that version stays
+    readable. Returns the current tag.
     """
     names.check_label(name, what="tag")
     if keep and cut.kind != "tail":
         raise InvalidInputError(
-            "a tag keeps the newest version, whose tail it names",
-            remedy="leave the cut out, or keep=True",
+            "a tag with keep=True names the tail, and no other cut",
+            remedy="leave out the cut, or keep=True",
             tag=name,
         )
     root = context.log.refresh()
@@ -91,7 +91,7 @@ def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool, keep: bo
 
 
 def _keeping(context: StreamContext, root: Root, name: str) -> Root:
-    """Return the root whose tag keeps the version that it is about to be."""
+    """Return the root with a tag that keeps this root's own version."""
     if root.origins:
         raise InvalidInputError(
             "a version of a clone can't be kept",
@@ -100,7 +100,7 @@ def _keeping(context: StreamContext, root: Root, name: str) -> Root:
         )
     if expiry_of(root):
         raise InvalidInputError(
-            "values of the stream expire, and a version that a tag keeps would hold them",
+            "the stream has expiring values, which a kept version would still hold",
             remedy="copy the events to another stream, or call settings.update(expiry=None)",
             tag=name,
         )

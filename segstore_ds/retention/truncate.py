@@ -1,13 +1,12 @@
-"""Truncate, seal and restore: move a stream's head up, close its tail, list older events again.
+"""Truncate, seal and restore: raise a stream's head, end the stream, bring back older events.
 
 Truncating drops events and renumbers none. The segment that spans the head stays, but its older
 events are no longer part of the stream. Segments wholly below the head are retired, and upkeep
 deletes them after the grace. Truncate and seal are allowed on a sealed stream.
 
 Restore is an overwrite by reference. No byte is copied: the head moves to the tail, and the
-version's segments are listed again under new offsets and new segment numbers. So one object may be
-listed, and retired, twice. Offsets that were given out keep their meaning: they lie below the new
-head.
+version's segments are listed again with new offsets and segment numbers. So one object may be
+listed, and retired, twice. Offsets are not reused: the earlier ones are below the new head.
 """
 
 from collections.abc import Sequence
@@ -31,10 +30,10 @@ TRIM_SHARE = 4
 
 
 def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
-    """Return the root with its head at an offset; None if it is there or beyond. Pure."""
+    """Return the root with its head at an offset; None if the head is there or above. Pure."""
     if offset > root.tail:
         raise PositionError(
-            "cut is beyond the tail",
+            "the cut is beyond the tail",
             remedy="truncate up to 'tail' at most",
             cut=offset,
             tail=root.tail,
@@ -48,8 +47,8 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
     """Return the root with the part that spans the head reduced to its kept segments.
 
     A part may list tens of thousands of segments; without this, all of them would stay until the
-    head has passed the last one. The part is trimmed when at least a quarter of it lies below the
-    head, so that it is rewritten only a few times, and never after a lost race.
+    head has passed the last one. The part is rewritten only if at least a quarter of it is below
+    the head, so a few times at most, and never after a lost race.
     """
     if slot.attempt or root.lists or not root.parts:
         return root
@@ -64,7 +63,7 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
     entries = [placed.entry for placed in kept]
     start = kept[0].start
     trimmed = status.put_part(root, start, entries, old=(part,))
-    # The old part lists live segments, too. A part of the dropped ones is what retires them.
+    # The old part also lists live segments, so retire a new part that lists the dropped ones.
     below = status.table.entries(part)[: part.count - len(kept)]
     dropped = [replace(entry, stats=None) for entry in below]
     gone = status.put_part(root, part.start, dropped)
@@ -73,16 +72,16 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
 
 
 def run_truncate(context: StreamContext, cut: Cut) -> Committed[None]:
-    """Move the head up to a cut; safe to repeat.
+    """Raise the head to a cut; safe to repeat.
 
-    The cut is resolved once, against the newest version: `tail` means the tail as of the call.
+    The cut is resolved once, against the newest version: `tail` means the tail at the call.
     """
     root = context.log.refresh()
     offset = resolve_cut(context, root, cut)
     if offset < root.head:
         raise TruncatedError(
-            "cut is below the head",
-            remedy="the head only grows; the events before it are gone already",
+            "the cut is below the head",
+            remedy="the head only grows: the events before it are already dropped",
             cut=offset,
             head=root.head,
         )
@@ -119,21 +118,21 @@ def plan_restore(
     if old.version == root.version:
         return None
     if root.sealed:
-        raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
+        raise SealedError("the stream is sealed", stream=root.stream_id, tail=root.tail)
     if old.version < root.log_start and root.kept_version(old.version) is None:
         raise forgotten_version(old.version, root.log_start)
     if not allow_redacted:
         refuse_unclean(root, old.version)
     if old.origins and not root.origins:
         raise SnapshotExpiredError(
-            "version needs segments of an origin that the stream no longer reads from",
-            remedy="restore a version since the stream was materialized",
+            "the version needs segments of an origin that the stream no longer reads from",
+            remedy="restore a version from after the stream was materialized",
             version=old.version,
             origins=sorted(old.origins),
         )
     epochs = root.epochs
     if old.epoch.number != root.epoch.number:
-        # Restore the schema, too: the old segments may not fit a schema written since.
+        # Restore the schema, too: the old segments may not fit the current one.
         epochs = (*epochs, replace(old.epoch, number=len(epochs), since=root.tail))
     entries = tuple(
         placed.entry.numbered(placed.entry.epoch << 32 | (root.next_segment + place))
@@ -172,7 +171,7 @@ def run_restore(context: StreamContext, version: int, *, allow_redacted: bool = 
         if planned.epoch != root.epoch:
             followed = with_epochs(root, context.status, planned.epochs)
             planned = replace(planned, epochs=followed.epochs, properties=followed.properties)
-        # The events of inline segments get an object: they are no longer the newest small commits.
+        # Inline segments become objects: a root lists only the newest small commits inline.
         return context.status.outline(planned)
 
     done = context.commit(next_root, restored=version)

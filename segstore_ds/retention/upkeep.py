@@ -1,18 +1,17 @@
-"""Upkeep: bounded rounds of deletion after commits, by the stream's own policy.
+"""Upkeep: bounded rounds of deletion after commits, by the stream's policy.
 
-A round takes the steps of `retention.deletion` in an order in which it may stop anywhere, and two
-may run at once:
+A round has three steps. It may stop anywhere, and two rounds may run at once:
 
-1. Delete objects that earlier rounds have made free: retired ones at or before the committed
-   `log_start`, staging floor and pins, and older than the grace; and orphans of tokens below the
-   committed floor. No later commit can list one of them.
-2. Commit once: raise `log_start` and the floor, forget the retired objects that are deleted now,
-   and note how far orphans were swept. It notes only what is done already.
-3. Write the hint, and delete the log's files below `log_start` in ascending order. What a round
-   leaves there lies right below `log_start`, where the next round looks.
+1. Delete what the roots of earlier rounds allow. That is retired objects at or before the committed
+   `log_start`, staging floor and pins, older than the grace; and orphans staged below the committed
+      floor. No later commit can list one of them.
+2. Commit once: raise `log_start` and the floor, remove the retired rows of deleted objects, and
+   note how far orphans were swept. It notes only what is already done.
+3. Write the hint, and delete log files below `log_start` in ascending order. If the round stops,
+   the rest lies directly below `log_start`, where the next round looks.
 
-Nothing is listed but the names of some versions, once an hour. The root says when the last round
-was, so the writers of a stream share one round a minute.
+A round lists only the objects of some versions, once an hour. The root says when the last round
+was, so all writers of a stream share one round a minute.
 """
 
 import threading
@@ -43,15 +42,15 @@ from segstore_ds.status.deletable import plan_horizon
 from segstore_ds.status.references import OBJECT_FOLDERS
 
 EVERY_US = 60_000_000
-IDLE_US = 3_600_000_000  # between two rounds of a stream of few commits
-WORTH_COMMITS = 64
-MOST_SWEPT = 10_000  # versions whose names one round looks for
+IDLE_US = 3_600_000_000  # between two rounds of a stream with few commits
+WORTH_COMMITS = 64  # so many commits are worth a round a minute
+MOST_SWEPT = 10_000  # versions that one round sweeps
 _time_of = attrgetter("time_us")
-BRIEF_S, LONG_S = 5.0, 45.0  # budgets of a round: if a caller waits for it, and if none does
+BRIEF_S, LONG_S = 5.0, 45.0  # budgets of a round: with a caller that waits for it, and without
 
 
 def is_due(root: Root) -> bool:
-    """Tell whether the newest round is long enough ago, by commit times. Pure."""
+    """Tell whether enough time has passed since the last round, by commit times. Pure."""
     last = root.upkeep
     if last is None:
         return True
@@ -61,10 +60,10 @@ def is_due(root: Root) -> bool:
 
 
 def may_have_work(root: Root, policy: UpkeepPolicy) -> bool:
-    """Tell whether a round may find something, as far as the root alone says. Pure."""
+    """Tell from the root alone whether a round may have something to do. Pure."""
     if root.version - root.log_start > policy.keep_versions:
         return True
-    # Commit times never go back: the part or row of the second kept version is no younger.
+    # Commit times never decrease, so the time of the second kept version decides.
     if (second := root.log_start + 1) < root.version:
         refs = (*root.history_lists, *root.history_parts)
         place = second - root.history[0].version
@@ -80,7 +79,7 @@ def may_have_work(root: Root, policy: UpkeepPolicy) -> bool:
 
 
 def has_work(context: StreamContext, root: Root, policy: UpkeepPolicy) -> bool:
-    """Tell whether a round would find something; asks for two status objects at most."""
+    """Tell whether a round has something to do; reads two status objects at most."""
     if root.version - root.log_start > policy.keep_versions:
         return True
     with_age = number_at(context, root, root.time_us - policy.keep_s * 1_000_000)
@@ -96,19 +95,19 @@ def has_work(context: StreamContext, root: Root, policy: UpkeepPolicy) -> bool:
 def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenance | None:
     """Run a round if one is due; return what it did, or None if it committed nothing.
 
-    Safe to repeat, to kill at any point, and to run beside everything else. After `budget_s` it
-    deletes nothing more; the next round goes on there.
+    Safe to repeat, to kill at any point, and to run concurrently with everything else. After
+    `budget_s` it deletes nothing more; the next round continues.
     """
     late = deadline(context, budget_s)
     root = context.log.refresh()
     policy = upkeep_of(root)
     if policy is None or root.dropped or not is_due(root) or not has_work(context, root, policy):
         return None
-    # Delete nothing in a folder that was promoted, or that never said that it follows.
+    # Raises if a follower was promoted, or does not say that it follows: nothing is deleted there.
     context.log.seams.of(root).before_ack(root)
     now_us = context.log.store_now_us()
     grace_us = policy.grace_s * 1_000_000
-    # What earlier rounds have committed decides what may be deleted now.
+    # Only what earlier rounds have committed decides what may be deleted now.
     horizon = plan_horizon(root, floor=0, until_us=now_us - grace_us)
     runner = Runner(context, root, horizon, late)
     swept = _sweep(context, root, runner, now_us - 2 * grace_us, late)
@@ -128,7 +127,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
         first = low if files is context.log.files else files.lowest(start)
         files.trim(first, done.log_start, until=late)
 
-    # No other round came between, so a raised `log_start` is the one planned above.
+    # No other round committed in between, so a raised `log_start` is the one planned above.
     if done.log_start > start or may_delete_below(context, done):
         trim_log(context, done, trim)
     versions = done.log_start - start
@@ -138,10 +137,10 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
 def _sweep(
     context: StreamContext, root: Root, runner: Runner, until_us: int, late: Callable[[], bool]
 ) -> int:
-    """Delete the orphans of some further versions; return where the next sweep begins.
+    """Delete the orphans of some more versions; return the version where the next sweep begins.
 
-    It runs once an hour, and stays twice the grace behind: by then nearly every object of those
-    versions is listed or deleted, so the rest of the metadata is rarely read.
+    It runs once an hour, twice the grace behind the newest version. By then nearly all objects of
+    those versions are listed or deleted, so the other metadata is rarely read.
     """
     last, start = root.upkeep, swept_by(root.upkeep)
     if last is not None and last.time_us // IDLE_US == root.time_us // IDLE_US:
@@ -149,7 +148,7 @@ def _sweep(
     end = min(number_at(context, root, until_us), root.staging_floor, start + MOST_SWEPT)
     if end <= start:
         return start
-    found = [
+    objects = [
         info
         for folder in OBJECT_FOLDERS
         for prefix in names.version_prefixes(start, end)
@@ -157,14 +156,14 @@ def _sweep(
         for info in context.storage.list(folder, prefix)
         if start <= (names.staged_version(info.path) or 0) < end
     ]
-    return end if not late() and runner.delete_orphans(found) else start
+    return end if not late() and runner.delete_orphans(objects) else start
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Work in the background: `may_be_due` goes by the root alone, `run` gets a budget in seconds.
+    """Background work after commits: `may_be_due` reads only the root, `run` has a budget (s).
 
-    Only roots with the `property` are asked; all are where it is None.
+    With a `property`, it runs only for streams that have the property.
     """
 
     what: str
@@ -182,17 +181,17 @@ UPKEEP = Round("upkeep", _may_keep_up, lambda own, budget_s: run_upkeep(own, bud
 
 
 class AutoUpkeep:
-    """Starts rounds after the commits of one handle, on a log of its own, one at a time."""
+    """Starts rounds after the commits of one handle, with a log of their own, one at a time."""
 
     def __init__(self, context: StreamContext, rounds: Sequence[Round] = (UPKEEP,)) -> None:
         self._context = context
         self._rounds = rounds
         self._own: StreamContext | None = None
         self._tried_s = float("-inf")
-        self._turn = threading.Lock()  # held while rounds are started and run, nobody waits for it
+        self._turn = threading.Lock()  # held while rounds start and run; nobody waits for it
 
     def start_if_due(self) -> None:
-        """Start the rounds that may be due by the root; no request is sent if none is."""
+        """Start the rounds that may be due; sends no request if none is."""
         if not self._turn.acquire(blocking=False):
             return
         clock, held = self._context.clock, True
@@ -201,8 +200,8 @@ class AutoUpkeep:
             if due:
                 own = self._own = self._own or self._context.apart()
                 own.log.follow_from(self._context.log)
-                held = clock.background  # a thread that does not start releases nothing
-                with suppress(RuntimeError):  # at a process's end: a later writer does it
+                held = clock.background  # `_run` releases it, unless the thread does not start
+                with suppress(RuntimeError):  # the process ends: a later writer runs the rounds
                     clock.start(lambda: self._run(own, due), "segstore-upkeep")
                     held = False
         finally:
@@ -226,7 +225,7 @@ class AutoUpkeep:
                     try:
                         item.run(own, budget_s)
                     except RuntimeError:
-                        # A filesystem that has to connect can start no thread at a process's end.
+                        # A filesystem that must connect can start no thread when a process ends.
                         if not _process_ends():
                             raise
         finally:
@@ -238,7 +237,7 @@ def deadline(context: StreamContext, budget_s: float) -> Callable[[], bool]:
     began_s = context.clock.boot_s()
 
     def late() -> bool:
-        # A process that ends waits for the round's thread.
+        # A process that ends waits for this thread, so the round gets less time.
         left_s = min(budget_s, BRIEF_S) if _process_ends() else budget_s
         return context.clock.boot_s() - began_s > left_s
 

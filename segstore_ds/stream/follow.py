@@ -116,7 +116,7 @@ class Follow(Iterator[pa.RecordBatch]):
                 member=member,
                 lease=lease,
                 start=cut,
-                buries=self._letters is not None,
+                writes_letters=self._letters is not None,
                 key=self._key,
             )
             self.reader = self._member = _retry(partial(join, context, name))
@@ -168,7 +168,7 @@ class Follow(Iterator[pa.RecordBatch]):
         """Count every batch that was returned as done, as asking for the next one does."""
         own, passed = self._member, self._next > self.offset
         quiet = self._key and not self._handed  # at most, events of other members were passed
-        if quiet and own is not None and not own.lapses and not (passed and own.may_tell):
+        if quiet and own is not None and not own.lapses and not (passed and own.may_skip):
             return
         self.offset = self._next
         if self.reader is not None and (self.reader.offset < self.offset or self.reader.lapses):

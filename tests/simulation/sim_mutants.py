@@ -594,7 +594,7 @@ MUTANTS = (
     ),
     Mutant(
         "a promoted follower is removed",
-        ("replication.replicas:Replicas.ask", _always(None)),
+        ("replication.replicas:Replicas.refuse_promoted", _always(None)),
         Lives(_PAIR, "pause", 0.002, hours=24, pace=0.2),
     ),
     Mutant("values expire too early", ("retention.retain:tail_at", _all_is_old), Lives(_LAPSE)),

@@ -237,6 +237,20 @@ def test_reset_and_release_forget_deliveries():
     assert pool.record.deliveries == []
 
 
+def test_a_plain_reader_reads_what_members_left_in_letters():
+    """A letter that is not written yet is forgotten; its events are not done, so none is lost."""
+    pool = Pool(max_rows=5)
+    follow = pool.join("a", dead_letters=None)
+    poll(follow)
+    follow._member.give_back(5, reason="why")
+    rest(follow)
+    follow.close()
+    assert pool.record.deliveries[0].letter is not None
+    pool.stream.readers.register("billing")
+    assert (pool.record.offset, pool.record.done, pool.record.deliveries) == (0, [], [])
+    assert sorted(rest(pool.join("b"))) == list(range(20))
+
+
 def test_coroutines_give_back_and_reject():
     pool = Pool(max_rows=5)
     pool.stream.seal()

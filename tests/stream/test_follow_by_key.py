@@ -116,7 +116,7 @@ def test_members_agree_on_the_key():
     stream, _storage = make()
     join(stream, "a")
     for key in (None, ["n"]):
-        with pytest.raises(ReaderConflictError, match="in another way"):
+        with pytest.raises(ReaderConflictError, match="by another key"):
             join(stream, "b", key=key)
     for key in ([], ["x"], ["n", "x"]):
         with pytest.raises(InvalidInputError, match="not a key"):

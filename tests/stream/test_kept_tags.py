@@ -128,7 +128,7 @@ def test_nothing_is_erased_while_a_tag_keeps_it() -> None:
 def test_only_a_whole_version_is_kept() -> None:
     """A cut below the tail is none, a tag of a cut keeps nothing, and a clone must be whole."""
     stream, _ = make_stream(2)
-    with pytest.raises(InvalidInputError, match="leave the cut out"):
+    with pytest.raises(InvalidInputError, match="leave out the cut"):
         stream.tags.set("v1", 3, keep=True)
     stream.tags.set("v1")
     with pytest.raises(InvalidInputError, match="keep=True"):

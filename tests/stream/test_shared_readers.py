@@ -289,7 +289,7 @@ def test_a_member_started_again_takes_its_own_range_over():
     again = join(stream, "w1")
     assert poll(again) == list(range(8))  # its share
     for _ in range(2):
-        with pytest.raises(ReaderConflictError, match="another process follows as this member"):
+        with pytest.raises(ReaderConflictError, match="another process follows under"):
             poll(before)
     assert sorted(chain.from_iterable(drain(again, other))) == list(range(8, 30))
 
