@@ -11,6 +11,7 @@ import segstore_ds as segstore
 from segstore_ds.cli.arguments import Cut, DryRun, Run, Url, Where, Yes, only_filter
 from segstore_ds.cli.show import ask
 from segstore_ds.errors import FormatError, NotFoundError
+from segstore_ds.format.redactions import refuse_kept
 from segstore_ds.options.arguments import check_duration
 
 
@@ -116,6 +117,8 @@ def redact(
         found = sum(batch.num_rows for batch in stream.read(filters=filters, columns=names))
         run.report({"dry_run": True, "rows": found}, f"{found:,} kept events match")
         return
+    if redact_id is None:  # a repeated call with an id may only return what was done
+        refuse_kept(stream._context.log.root)  # noqa: SLF001 - before anybody is asked
     ask(f"Set {', '.join(names)} of matching events of {stream.url} to null for good?", yes=yes)
     done = stream.redact(
         filters,
@@ -148,6 +151,8 @@ def _expire(
     }
     given = names if after != "never" else []
     rules = {name: {"age": after, "filters": filters} for name in given}
+    if rules:
+        refuse_kept(stream._context.log.root)  # noqa: SLF001 - before anybody is asked
     text = f"{', '.join(names)} of {stream.url}"
     text = f"{text} expire no more" if not rules else f"{text} become null after {after}"
     if not dry_run:
@@ -167,11 +172,11 @@ def drop(run: Run, url: Url, *, dry_run: DryRun = False, yes: Yes = False) -> No
             events = f"{stream.tail - stream.head:,} events"
             what = f"{stream.url}: {events}, {objects} objects, {size:,} B"
         except (FormatError, NotFoundError) as error:
-            # What is damaged, or what an interrupted drop has left, is deleted without a count.
+            # A damaged stream, or the rest of an interrupted drop, is deleted without a count.
             nothing = isinstance(error, NotFoundError) and "version" not in error.fields
             if dry_run or nothing:
                 raise
-            what = f"{url}, of which can't be told what it holds: {error.fact}"
+            what = f"{url}, whose content is unknown: {error.fact}"
         if dry_run:
             done = {"dry_run": True, "url": stream.url, "objects": objects, "bytes": size}
             run.report(done, f"would delete {what}")

@@ -1,13 +1,13 @@
-"""Values that expire: rounds carry out the rules of a stream as redactions that never end.
+"""Expiring values: rounds apply the rules of a stream as redactions that never end.
 
-An event's age is that of its time, if the time column says moments, and else that of its commit;
-so is that of an event without a time. The record of a rule names the offset before which nothing
-is left for it, where a round begins. Bounds of times and counts of nulls then rule out all segments
-but those that hold newly due values. Ages count in steps of a thirty-second of the age, so that a
-segment whose events come of age one by one is rewritten that often at most. A rule with filters
-begins again after other redactions of their columns, which may let older events match.
+An event's age counts from its time, if the time column has dates or a time zone; otherwise, and
+without a time, from its commit. A rule's record has the offset below which no value is left, where
+a round begins. Bounds of times and counts of nulls then exclude all segments without newly due
+values. Ages count in steps of 1/32 of the age, so a segment whose events become due one by one is
+rewritten 32 times at most. A rule with filters begins again after other redactions of the columns
+in its filters, since older events may match then.
 
-A round may be killed anywhere: what it has committed stays, and the next one goes on.
+A round may be killed anywhere: what it has committed stays, and the next round continues.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -46,16 +46,16 @@ from segstore_ds.retention.upkeep import Round, deadline
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.table import Slot
 
-COMMIT_BYTES = 128 << 20  # of a round's commit: about what it reads, encodes and syncs in a second
-_GIVEN = frozenset(("age", "filters"))
+COMMIT_BYTES = 128 << 20  # of one commit: about what a round reads, encodes and syncs in a second
+_RULE_KEYS = frozenset(("age", "filters"))
 
 
 def parse_expiry(given: Mapping[str, Any], schema: pa.Schema) -> tuple[Expiry, ...]:
-    """Return the rules that a user gives: an age by column, or a dict of age and filters."""
+    """Return the rules in a user's mapping: by column an age, or a dict of age and filters."""
     if not isinstance(given, Mapping) or len(given) > MOST_RULES:
         raise InvalidInputError(
-            "not rules by which values expire",
-            remedy=f"give at most {MOST_RULES}, by column: {{'email': '30d'}}, or "
+            "expiry is not a mapping of a few rules by column",
+            remedy=f"give at most {MOST_RULES} rules, such as {{'email': '30d'}}, or "
             "{'email': {'age': '30d', 'filters': \"plan == 'free'\"}}",
             expiry=given,
         )
@@ -64,9 +64,9 @@ def parse_expiry(given: Mapping[str, Any], schema: pa.Schema) -> tuple[Expiry, .
         known = rule if isinstance(rule, Mapping) else {"age": rule}
         age_s = check_duration("age", known.get("age"))
         filters = known.get("filters")
-        if not age_s or not {*known} <= _GIVEN or not isinstance(filters, str | None):
+        if not age_s or not {*known} <= _RULE_KEYS or not isinstance(filters, str | None):
             raise InvalidInputError(
-                "not a rule by which values expire",
+                "the rule of expiry is no age, and no dict of age and filters",
                 remedy="give an age above 0, such as '30d', or a dict of 'age' and, as a text, "
                 "'filters'",
                 column=column,
@@ -84,7 +84,7 @@ def refuse_filtered(root: Root, schema: pa.Schema, changed: Collection[str]) -> 
         used = {*parse_filters(rule.filters, schema).columns} & {*changed}
         if used:
             raise InvalidInputError(
-                "the filters of a rule of expiry name the column",
+                "the filters of a rule of expiry use the column",
                 remedy="first change the rule with stream.settings.update(expiry=...)",
                 columns=sorted(used),
                 filters=rule.filters,
@@ -92,19 +92,19 @@ def refuse_filtered(root: Root, schema: pa.Schema, changed: Collection[str]) -> 
 
 
 def may_expire(root: Root) -> bool:
-    """Tell whether a rule has something to do, as far as the root alone says. Pure."""
+    """Tell from the root alone whether a rule may be due. Pure."""
     try:
         return not root.dropped and bool(due_rules(root, root.time_us))
     except CorruptionError:
-        return True  # the round says so, and no other round has to
+        return True  # the round raises the error, and no other round needs to
 
 
 def run_expiry(context: StreamContext, budget_s: float = float("inf")) -> int:
-    """Carry out what is due of the stream's rules; return how many events lost values.
+    """Apply the stream's rules that are due; return how many events lost values.
 
-    Safe to repeat, to kill at any point, and to run beside everything else. After `budget_s` it
-    begins no further commit; the next round goes on there. The error of a rule that can't be
-    carried out is raised after all others were.
+    Safe to repeat, to kill at any point, and to run concurrently with everything else. After
+    `budget_s` it begins no further commit; the next round continues. If a rule fails, the others
+    are applied before its error is raised.
     """
     late, count, errors = deadline(context, budget_s), 0, list[SegstoreError]()
     root = context.log.refresh()
@@ -121,7 +121,7 @@ def run_expiry(context: StreamContext, budget_s: float = float("inf")) -> int:
 
 
 def count_expired(context: StreamContext) -> int:
-    """Return how many values a round would set to null now, rule by rule; changes nothing."""
+    """Return how many values a round would set to null now; changes nothing."""
     root, count = context.log.refresh(), 0
     for rule, until_us in _due_rules(context, root, context.clock.wall_us()):
         for progress in _passes(context, rule, until_us):
@@ -133,7 +133,7 @@ def count_expired(context: StreamContext) -> int:
 
 
 def _due_rules(context: StreamContext, root: Root, now_us: int) -> list[tuple[Expiry, int]]:
-    """Return the rules that are due, of columns that some epoch has."""
+    """Return the due rules whose column is in some epoch, each with its limit of time (us)."""
     known = {name for epoch in root.epochs for name in epoch_schema(context.status, epoch).names}
     return [due for due in due_rules(root, now_us) if due[0].column in known]
 
@@ -149,7 +149,7 @@ def _expire(context: StreamContext, rule: Expiry, until_us: int, late: Callable[
                 if late():
                     break
         except ConflictError:
-            # Another round or a compaction came first; the next round looks again.
+            # Another round or a compaction came first; the next round continues.
             return progress.record.rows - before
         record = progress.record
         if late() or context.log.root.epoch != root.epoch:
@@ -160,48 +160,49 @@ def _expire(context: StreamContext, rule: Expiry, until_us: int, late: Callable[
 
 
 def _record(context: StreamContext, root: Root, rule: Expiry) -> Redaction:
-    """Return a rule's record; it begins anew if another redaction may let older events match."""
+    """Return a rule's record; it starts at 0 if another redaction may let older events match."""
     known = redactions_of(root)
     reason = f"expiry of {rule.column}"[:MOST_REASON]
     new = Redaction(rule.redact_id, 0, 0, reason=reason, start=0, until_us=0)
-    found = known.get(rule.redact_id, new)
-    asked = {*_filters(context, root, rule).columns}
-    others = {each.redact_id for each in expiry_of(root) if each.column not in asked}
-    if asked and any(
-        each.version > (found.checked or 0)
+    record = known.get(rule.redact_id, new)
+    used = {*_filters(context, root, rule).columns}
+    others = {each.redact_id for each in expiry_of(root) if each.column not in used}
+    if used and any(
+        each.version > (record.checked or 0)
         for name, each in known.items()
         if name != rule.redact_id and name not in others
     ):
-        found = replace(found, start=0)
-    return replace(found, tail=max(found.tail, root.tail), done=False)
+        record = replace(record, start=0)
+    return replace(record, tail=max(record.tail, root.tail), done=False)
 
 
 def _filters(context: StreamContext, root: Root, rule: Expiry) -> Filters:
-    """Return a rule's filters, by stored names."""
+    """Return a rule's filters, with stored column names."""
     schema = epoch_schema(context.status, root.epoch)
     try:
-        found = parse_filters(rule.filters, named_schema(schema, root.epoch.names))
+        filters = parse_filters(rule.filters, named_schema(schema, root.epoch.names))
     except InvalidInputError as error:
         raise InvalidInputError(
-            "the filters of a rule of expiry don't fit the stream's columns any more",
+            "the filters of a rule of expiry do not fit the stream's columns any more",
             remedy="change the rule with stream.settings.update(expiry=...)",
             column=root.epoch.names.get(rule.column) or rule.column,
             filters=rule.filters,
         ) from error
-    return found.renamed(stored_names(schema, root.epoch.names))
+    return filters.renamed(stored_names(schema, root.epoch.names))
 
 
 def _passes(context: StreamContext, rule: Expiry, until_us: int) -> Iterator[Progress]:
-    """Yield what to look for: events that have come of age by their times, and by their commits."""
-    for filters, end in _due(context, rule, until_us):
+    """Yield a redaction of the events due by their times, and one of those due by their commits."""
+    for filters, end in _due_events(context, rule, until_us):
         record = _record(context, context.log.root, rule)
         request = RedactRequest(filters, [rule.column], "", rule.redact_id, every=True)
         yield Progress(context, request, record, start=record.start or 0, end=end)
 
 
-def _due(
+def _due_events(
     context: StreamContext, rule: Expiry, until_us: int
 ) -> Sequence[tuple[Filters, int | None]]:
+    """Return filters of due events, each with the offset before which they count."""
     root = context.log.root
     schema, cut = epoch_schema(context.status, root.epoch), tail_at(context, until_us)
     wanted = _filters(context, root, rule)
@@ -214,7 +215,7 @@ def _due(
 
 
 def _clean_start(context: StreamContext, root: Root, until_us: int) -> int:
-    """Return the offset before which all events are due by then."""
+    """Return the offset below which all events are due."""
     cut = min(tail_at(context, until_us), root.tail)
     field = find_time_field(root, epoch_schema(context.status, root.epoch))
     if field is None or not tells_age(field):
@@ -224,7 +225,7 @@ def _clean_start(context: StreamContext, root: Root, until_us: int) -> int:
 
 
 def _finish(context: StreamContext, record: Redaction) -> None:
-    """Commit how far a rule has come, unless another round has come as far."""
+    """Commit a rule's progress, unless another round has committed as much."""
 
     def build(root: Root, slot: Slot) -> Change[None]:
         known = redactions_of(root).get(record.redact_id, record)

@@ -1,8 +1,8 @@
-"""Forgets what a redaction replaced: old versions, old objects, and what dead jobs left of them.
+"""Forgets what a redaction replaced: old versions, old objects, and what killed jobs left of them.
 
-It lets the engine of deletion forget the versions from before the redaction and no later ones. What
-may not be deleted yet stays. The report names it, in the stream's folder and in each that mirrors
-it, with what it waits for and the call that ends that. The same call later continues.
+It calls `retention.deletion` to forget the versions from before the redaction, and no later ones.
+Objects that may not be deleted yet stay. The report names them, in the stream's folder and in each
+mirror, with what they wait for and the call that deletes them. The same call later continues.
 """
 
 from collections import Counter
@@ -26,8 +26,8 @@ from segstore_ds.retention.report import Maintenance
 from segstore_ds.status.deletable import Item
 from segstore_ds.storage import Storage
 
-# Takes a redaction's values out of published tables: what is left there, what it waits for, the
-# call that ends it if not the same one, and when it can go.
+# Removes a redaction's values from published tables. Yields what is left, what it waits for, the
+# call that deletes it if another is needed, and when (us) that is possible.
 Tables = Callable[[StreamContext, Redaction, float], Iterable[tuple[str, str, str, int]]]
 
 
@@ -39,7 +39,7 @@ def redact_and_forget(
     short_grace: bool,
     tables: Tables,
 ) -> Redacted:
-    """Redact, and on request forget."""
+    """Redact; with `forget`, also delete what held the values."""
     done = run_redact(context, request)
     if not forget:
         return done
@@ -50,10 +50,10 @@ def redact_and_forget(
 def run_forget(
     context: StreamContext, redact_id: str, tables: Tables, *, short_grace: bool = False
 ) -> Forgotten:
-    """Delete what may still hold the values of a finished redaction, as far as that may go now.
+    """Delete what may still hold the values of a finished redaction, as far as possible now.
 
-    The grace is that of the stream's upkeep. With `short_grace` objects go as soon as no version
-    lists them, which breaks readers of those versions and jobs that write now. Safe to repeat.
+    The grace is that of the stream's upkeep. With `short_grace` objects are deleted as soon as no
+    version lists them, which breaks readers of older versions and running jobs. Safe to repeat.
     """
     root = context.log.refresh()
     record = redactions_of(root)[redact_id]
@@ -64,9 +64,9 @@ def run_forget(
 def forget_before(
     context: StreamContext, record: Redaction, tables: Tables, grace_s: float
 ) -> Forgotten:
-    """Delete what is from before the version of a record, as far as that may go now."""
+    """Delete what is from before the version of a record, as far as possible now."""
     PROCESS_CACHE.reset()
-    published = list(tables(context, record, grace_s))  # first: their readers leave the old objects
+    published = list(tables(context, record, grace_s))  # first, so that their readers switch
     report = run_maintain(
         context, keep_s=0, keep_from=record.version, grace_s=grace_s, short_grace=True
     )
@@ -86,7 +86,7 @@ def forget_before(
 
 
 def _waiting(url: str, kept: Iterable[Item], version: int) -> Iterator[Left]:
-    """Yield the objects that may be from before a version, counted by what they wait for."""
+    """Yield the objects that may be from before a version, grouped by what they wait for."""
     older = (item for item in kept if _may_be_older(item, version))
     counts = Counter((item.why, item.waits_for) for item in older)
     for (why, waits_for), count in sorted(counts.items()):
@@ -106,7 +106,7 @@ def _versions(url: str, numbers: Iterable[int], version: int) -> Iterator[Left]:
         yield Left(
             url,
             f"commit files from before version {version}: {count}",
-            "kept for an hour after the redaction for handles that are open",
+            "kept for an hour after the redaction, for open handles",
             AGAIN,
         )
 
@@ -131,29 +131,29 @@ def _copies(context: StreamContext, report: Maintenance, version: int) -> Iterat
 
 
 def _elsewhere(root: Root, version: int) -> Iterator[Left]:
-    """Yield the other streams that share objects of before a version with this one."""
+    """Yield the other streams that share objects from before a version with this one."""
     for name, pin in pins_of(root).items():
         if pin.version < version:
             yield Left(
                 pin.url,
                 "a clone of a version from before the redaction",
                 "it lists the old objects, and its pin keeps them here",
-                "redact the clone and materialize() it, or drop it; where it is gone, "
+                "redact the clone and materialize() it, or drop it; if it was deleted, call "
                 f"pins.release({name!r})",
             )
     for origin in origins_of(root):
         yield Left(
             origin.url,
             "the origin of this clone",
-            "the replaced objects that were shared lie there",
+            "it has the shared objects that were replaced here",
             "redact the origin with forget=True, or materialize() this clone and drop the origin",
         )
 
 
 def _aside(storage: Storage) -> Iterator[Left]:
-    """Yield what a repair moved out of the log: commits that may have events; nothing reads it."""
+    """Yield the files that a repair moved out of the log, since they may hold events."""
     for info in storage.list(names.ASIDE_FOLDER):
-        yield Left(storage.url, info.path, "a repair moved it there", "look at it, and delete it")
+        yield Left(storage.url, info.path, "a repair moved it there", "check and delete it")
 
 
 def _sources(root: Root) -> Iterator[str]:
@@ -161,4 +161,4 @@ def _sources(root: Root) -> Iterator[str]:
     for name, value in root.copies.items():
         copy = parse_copy(name, value)
         place = copy.origin or f"the stream with the id {copy.source}"
-        yield f"{place}, which copy {name!r} was made of: redact it there too"
+        yield f"{place}, the source of copy {name!r}: redact it there too"

@@ -1,8 +1,8 @@
-"""Redacts one segment: finds the events that match, and writes it again without their values.
+"""Redacts one segment: finds the matching events, and writes it again without their values.
 
-Everything that is written is made anew from decoded columns: dictionaries, statistics, indexes. A
-redacted column is taken by an index that has nulls, so that the slots of its nulls hold zeros and
-lists, strings and structs hold none of what was there.
+All that is written, also dictionaries, statistics and indexes, is made from decoded columns. A
+redacted column is a `take` by indices with nulls. So the slots of its nulls hold zeros, and no
+child buffer of a list, string or struct holds the old values.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ from segstore_ds.redact.plan import Wanted
 from segstore_ds.status.table_status import Run, Slice
 from segstore_ds.write.task_writer import TaskWriter
 
-SEGMENTS_AT_ONCE = 4  # while one is synced, another one is encoded
+SEGMENTS_AT_ONCE = 4  # one is encoded while another is synced
 _OFFSET = "offset"
 
 
@@ -36,10 +36,10 @@ class RedactJob:
 
     job: CompactJob = field(repr=False)
     wanted: Mapping[int, Wanted] = field(repr=False)  # by epoch
-    tail: int  # events from this offset on stay as they are
+    tail: int  # events from this offset on are not changed
 
     def run(self, rows: Iterable[Slice]) -> Generator["RedactedSegment", None, None]:
-        """Look through segments, several at once."""
+        """Redact segments, several at once."""
         nonce = self.job.clock.new_id()[:12]
         return run_each(
             lambda number, placed: redact_segment(self, placed, number=number, nonce=nonce),
@@ -50,45 +50,47 @@ class RedactJob:
         )
 
     def size(self, rows: Iterable[Slice]) -> int:
-        """Return how many encoded bytes segments have."""
+        """Return the encoded size of segments in bytes."""
         return sum(placed.entry.bytes for placed in rows)
 
     def keys(self) -> dict[int, tuple[Key, ...]]:
-        """Return what the filters look up in segments of each epoch."""
+        """Return the keys that the filters look up in segments, by epoch."""
         return {
             number: find_keys(each.filters, each.stored) for number, each in self.wanted.items()
         }
 
     def part_test(self) -> Callable[[PartRef], bool]:
-        """Return what tells of a part, by its row, whether an event of it may match."""
+        """Return a function that tells whether an event of a part may match."""
         newest = self.wanted[max(self.wanted)]
         if not all(each.filters for each in self.wanted.values()):
             return lambda _part: True
         return part_test(newest.filters, newest.schema)
 
     def may_match(self, run: Run) -> npt.NDArray[np.bool_]:
-        """Tell of each segment of a run whether an event of it may match."""
-        found: npt.NDArray[np.bool_] = run.starts < self.tail
+        """Tell for each segment of a run whether an event may match."""
+        may: npt.NDArray[np.bool_] = run.starts < self.tail
         epochs = run.columns.epochs
         for number in np.unique(epochs).tolist():
-            found &= self.wanted[number].may_match(run) | (epochs != number)
-        return found
+            may &= self.wanted[number].may_match(run) | (epochs != number)
+        return may
 
 
 @dataclass(frozen=True, slots=True)
 class RedactedSegment:
-    """A segment that was looked through: how many events matched, and what replaces it then."""
+    """A segment that was searched: how many events matched, and its replacement if any did."""
 
     placed: Slice = field(repr=False)
     rows: int = 0
     run: Replacement | None = None
 
 
-def redact_segment(job: RedactJob, placed: Slice, *, number: int, nonce: str) -> RedactedSegment:
-    """Look through a segment and, where an event matches, stage what replaces it.
+def redact_segment(
+    job: RedactJob, placed: Slice, *, number: int, nonce: str
+) -> RedactedSegment:
+    """Search a segment; if an event matches, stage its replacement.
 
-    `number` and `nonce` are parts of the staged names. The stream is as it was
-    until `commit_redaction`; what was staged is deleted if this fails.
+    `number` and `nonce` are parts of the staged names. Nothing is visible before
+    `commit_redaction`; if this fails, staged objects are deleted.
     """
     matched = find_matches(job, placed)
     if matched is None:
@@ -126,26 +128,26 @@ def find_matches(
         filters=wanted.filters,
         offset_column=offset,
     )
-    found = np.zeros(placed.entry.rows, np.bool_)
+    matched = np.zeros(placed.entry.rows, np.bool_)
     for batch in run_task(reading, ReadTask((placed.cut(placed.start, end),))):
         held = np.zeros(batch.num_rows, np.bool_)
         for name in wanted.columns:
             held |= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
-        found[batch.column(offset).to_numpy()[held] - placed.start] = True
-    return found if found.any() else None
+        matched[batch.column(offset).to_numpy()[held] - placed.start] = True
+    return matched if matched.any() else None
 
 
 def _without(
     job: RedactJob, placed: Slice, matched: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a segment's events with nulls where they matched."""
+    """Yield a segment's events with nulls in matched rows."""
     columns, row = job.wanted[placed.entry.epoch].columns, 0
     for batch in events_of(job.job, placed.entry.epoch, [placed]):
         part = matched[row : row + batch.num_rows]
         row += batch.num_rows
         yield with_nulls(batch, columns, part) if part.any() else batch
     if row != placed.entry.rows:
-        raise InternalError("a segment was not read as a whole", path=placed.entry.path, rows=row)
+        raise InternalError("a segment was not read completely", path=placed.entry.path, rows=row)
 
 
 def with_nulls(
@@ -153,7 +155,7 @@ def with_nulls(
     columns: tuple[str, ...],
     matched: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
 ) -> pa.RecordBatch:
-    """Return a batch with nulls in some columns of some rows; no buffer holds what was there."""
+    """Return a batch with nulls in some columns of some rows; no buffer holds the old values."""
     places = pa.array(np.arange(batch.num_rows, dtype=np.int64), mask=matched)
     arrays = [
         column.take(places) if name in columns else column

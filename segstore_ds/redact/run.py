@@ -1,14 +1,14 @@
 """Redaction: sets columns of matching events to null, and changes nothing else.
 
-`run_redact` plans, rewrites and commits until nothing matches any more below the tail that it bound
-first. Every commit replaces whole segments by others with as many events at the same offsets, as a
-compaction does, so appends, readers and cuts don't notice. What replaces a segment has a number of
-its own: a compaction that read the old one finds it gone and is skipped. The result of a
-compaction meanwhile is searched again.
+`run_redact` plans, rewrites and commits until no event matches below the tail of its first call.
+Each commit replaces whole segments by others with as many events at the same offsets, as a
+compaction does, so appends, readers and cuts are not affected. A replacement has a new segment
+number: a compaction that read the old segment does not find it any more and skips it. Results of
+compactions that ran meanwhile are searched again.
 
-The record in the root says how far it has come, under its id: a call with the same id goes on, or
-returns what was done. The last commit says that nothing matched on the version before. It notices
-a restore that lists old segments again behind the tail, and later restores are refused.
+A record in the root, under the redaction's id, has its progress: a call with the same id continues,
+or returns what was done. The last commit states that nothing matched on the previous version. It
+detects a restore that lists old segments again above the tail; later restores are refused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,20 +45,20 @@ from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import Run, Slice, TableStatus, slices_of_run
 from segstore_ds.write.layout import Layout
 
-CONFLICTS = 32  # rounds in a row that changed nothing because others came first
+CONFLICTS = 32  # most rounds in a row that other commits make fail
 
 
 def run_redact(context: StreamContext, request: RedactRequest) -> Redacted:
     """Redact a stream up to its tail, in as many commits as needed.
 
-    If it fails, earlier commits of the call stay, and the same id goes on from there.
+    If it fails, its earlier commits stay, and a call with the same id continues.
     """
     names.check_label(request.redact_id, what="redaction")
     check_reason(request.reason)
     root = context.log.refresh()
     known = redactions_of(root).get(request.redact_id)
     if known is not None and known.done:
-        context.log.seams.of(root).before_ack(root)  # this acknowledges it again
+        context.log.seams.of(root).before_ack(root)  # as before each acknowledgement
         return _result(known, repeated=True)
     refuse_kept(root)
     epochs = [(epoch_schema(context.status, epoch), epoch.names) for epoch in root.epochs]
@@ -74,7 +74,7 @@ def run_redact(context: StreamContext, request: RedactRequest) -> Redacted:
         except ConflictError:
             lost += 1
     raise ConflictError(
-        "other commits changed the segments each time",
+        "other commits changed the segments on every attempt",
         remedy="call it again with the same redact_id",
         redact_id=request.redact_id,
     )
@@ -91,7 +91,7 @@ def _result(record: Redaction, *, repeated: bool = False) -> Redacted:
 
 
 class Progress:
-    """One call's redaction: its record, and the segments in which it found nothing."""
+    """One call's redaction: its record, and the segments in which nothing matches."""
 
     def __init__(
         self,
@@ -105,32 +105,32 @@ class Progress:
         self._context = context
         self._request = request
         self.record = record
-        self._start = start  # before it only the head may hide what matches
-        self._end = end  # another bound than the record's tail
+        self._start = start  # below it, only events that the head hides may match
+        self._end = end  # overrides the record's tail
         self._wanted: Mapping[int, Wanted] = {}
         self._clean: set[tuple[int, int, str]] = set()
 
     def round(self) -> bool:
-        """Redact what matches on the newest version; True once a commit says nothing does."""
+        """Redact what matches on the newest version; True after the last commit."""
         root = self._context.log.refresh()
         if (root.restored or 0) > self.record.version:
-            # What a restore listed again lies behind the tail of before.
+            # Segments that a restore listed again are above the former tail.
             self.record = replace(self.record, version=root.version, tail=root.tail)
         return False if self.sweep(root, commit_bytes(self._context)) else self._finish(root)
 
     def sweep(self, root: Root, most_bytes: int, stop: Callable[[], bool] = lambda: False) -> bool:
         """Redact what matches on a version, in commits of so many bytes; False if nothing does."""
-        job, found = self.plan(root), False
+        job, matched = self.plan(root), False
         size = attrgetter("entry.bytes")
         for chosen in in_commits(self.candidates(root, job), size, most_bytes):
-            with closing(self._context.launch(job, chosen)) as looked:
-                found |= self._redact(looked)
+            with closing(self._context.launch(job, chosen)) as searched:
+                matched |= self._redact(searched)
             if stop():
                 break
-        return found
+        return matched
 
     def plan(self, root: Root) -> RedactJob:
-        """Return what all segments of a version are looked through for."""
+        """Return the job for all segments of a version."""
         job = plan_job(self._context, root, Layout(), stages=True)
         if {*job.epochs} != {*self._wanted}:
             self._wanted = plan_wanted(job.epochs, self._request)
@@ -139,7 +139,7 @@ class Progress:
         return RedactJob(job, self._wanted, self.record.tail if self._end is None else self._end)
 
     def candidates(self, root: Root, job: RedactJob) -> Iterator[Slice]:
-        """Yield the segments that may hold a matching event, as far as the status says."""
+        """Yield the segments that may hold a matching event, by their statistics."""
         looking = any(looks_up(each.filters, job.job.key_columns) for each in job.wanted.values())
         keys = job.keys() if looking else {}
         for run in self._runs(root, job, with_filters=looking):
@@ -164,10 +164,10 @@ class Progress:
                 yield run
         yield from runs(start, end)
 
-    def _redact(self, found: Iterable[RedactedSegment]) -> bool:
-        """Commit what replaces segments; tell whether any event matched."""
+    def _redact(self, searched: Iterable[RedactedSegment]) -> bool:
+        """Commit the replacements of segments; tell whether any event matched."""
         matched: list[RedactedSegment] = []
-        for segment in found:
+        for segment in searched:
             if segment.run is None:
                 self._clean.add(_place(segment.placed))
             else:
@@ -179,14 +179,14 @@ class Progress:
         return bool(matched)
 
     def _remember(self, segment: RedactedSegment) -> None:
-        # Where the commit skipped this one, nothing is listed under these names.
+        # If the commit skipped this replacement, nothing is listed under these paths.
         start = segment.placed.start
         for output in segment.run.outputs if segment.run else ():
             self._clean.add((start, output.rows, output.path))
             start += output.rows
 
     def _finish(self, checked: Root) -> bool:
-        """Commit that nothing matched on a version; False if a restore came in between."""
+        """Commit that nothing matched on a version; False if a restore was committed since."""
         clean = self.record.version if self.record.time_us else checked.version
 
         def build(root: Root, slot: Slot) -> Change[Redaction | None]:
@@ -213,7 +213,7 @@ class Progress:
 def commit_redaction(
     context: StreamContext, record: Redaction, segments: Iterable[RedactedSegment]
 ) -> Redaction:
-    """Replace segments in one commit, as `commit_runs`; return the record with what it replaced."""
+    """Replace segments in one commit, as `commit_runs`; return the updated record."""
     rows = {segment.run: segment.rows for segment in segments if segment.run is not None}
     runs = sorted(rows, key=lambda run: run.start)
 
@@ -239,16 +239,16 @@ def commit_redaction(
 
 
 def note_of(record: Redaction, rows: int) -> Note:
-    """Return what the history says of a commit that changed so many events."""
+    """Return the history's note for a commit that changed so many events."""
     return Note(writer_id=f"redact:{record.redact_id}", batch_id=rows)
 
 
 def _without_fingerprints(
     status: TableStatus, root: Root, runs: Sequence[Replacement], slot: Slot
 ) -> Root:
-    """Return a root that has no digests of the redacted events' old values.
+    """Return a root without the fingerprints of batches that were redacted.
 
-    A writer that repeats such a batch is recognised by its id; only its values aren't compared.
+    Repeated batches are still recognised by their ids, but their values are not compared.
     """
 
     def cleared(writers: Iterable[tuple[str, Writer]]) -> dict[str, Writer]:
@@ -272,5 +272,5 @@ def _without_fingerprints(
 
 
 def _place(placed: Slice) -> tuple[int, int, str]:
-    # The path of an inline segment may come to stand for others; with its range it does not.
+    # The path of an inline segment may be reused, but not with the same range.
     return placed.start, placed.entry.rows, placed.entry.path

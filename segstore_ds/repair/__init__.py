@@ -1,1 +1,1 @@
-"""Repair: verify, repair and salvage."""
+"""Verify, repair and salvage."""

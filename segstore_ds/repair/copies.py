@@ -1,16 +1,16 @@
-"""Put back what lies elsewhere byte for byte: in a twin, in a mirror, or in another commit file.
+"""Restores lost or damaged files from identical copies: a twin, a mirror, or another commit file.
 
-A status object that is damaged is copied from its twin, and a twin from its object.
+A damaged status object is copied from its twin, and a twin from its object.
 
-Commits are restored from mirrors first, in order, as long as each one is the child of the one
-before; then the objects that the newest commit needs. Nothing is taken from a mirror that was
-promoted: what it committed since then is not part of this folder's history.
+Commits are restored from mirrors first, in order, as long as each is the child of the previous one;
+then the objects that the newest commit needs. Nothing is taken from a promoted mirror: its later
+commits are not part of this folder's history.
 
-The commit files of several versions hold the same inline frame. One that fails its checksum is
-replaced by that of another kept version that lists the same segment, or of a mirror's file of the
-same version. Nothing else of the file changes, so it is byte for byte what was committed. Only
-versions that may share inline events with the newest are looked at: what is inline in an older one
-lies in a segment by now, and a repair should not read the whole log.
+Commit files of several versions have the same inline frame. A frame that fails its checksum is
+replaced by the frame of another kept version that lists the same segment, or of a mirror's file of
+the same version. The rest of the file does not change, so it has its committed bytes again. Only
+versions that may share inline events with the newest one are searched: the events of older ones are
+in segments by now, and a repair should not read the whole log.
 """
 
 import logging
@@ -38,38 +38,38 @@ from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 _FOLDERS = tuple(f"{folder}/" for folder in (*OBJECT_FOLDERS, names.LOG_FOLDER))
-_PASSES = 3  # a lost part list hides its parts, a lost part hides its segments
+_PASSES = 3  # each restored level shows what is missing in the next: part lists, parts, segments
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was put back, and what could not be."""
+    """What was restored, and what could not be."""
 
     repaired: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
 
 
-_Found = tuple[InlineFrame, str]  # a sound frame, and whose it is
+_Copy = tuple[InlineFrame, str]  # a sound frame, and where it was found
 
 
 def restore_log(context: StreamContext, replica: str) -> list[str]:
     """Copy the commits of a mirror that this log lacks or can't read; return what and from where.
 
-    For a log that names no mirror any more. Nothing is copied from a folder that does not say that
-    it mirrors this one, or holds another commit of some version.
+    This is for a log without a readable root that names the mirror. Nothing is copied from a folder
+    that does not say that it mirrors this one, or has another commit of some version.
     """
     ours, theirs = context.log.files, context.log.files.at(context.storage.sibling(replica))
-    found = theirs.latest()
+    latest = theirs.latest()
     shared = set(ours.numbers()) & set(theirs.numbers())
     held = {n for n in shared if readable(ours, n, ours.read(n)) is not None}
     if (
-        found is None
-        or not context.log.seams.of(found[1]).is_mirrored(found[1])
+        latest is None
+        or not context.log.seams.of(latest[1]).is_mirrored(latest[1])
         or any(_differ(ours, theirs, number) for number in held)
     ):
         raise InvalidInputError(
-            "the folder does not replicate this one: it is none, was promoted, or goes another way",
-            remedy="name a folder that does; one that was promoted is the stream now",
+            "the folder is no replica of this one, was promoted, or has other commits",
+            remedy="name a replica; if one was promoted, that one is the stream now",
             url=context.storage.url,
             replica=theirs.storage.url,
         )
@@ -87,7 +87,7 @@ def _differ(ours: MetadataLog[Root], theirs: MetadataLog[Root], number: int) -> 
 
 
 def restore_commits(context: StreamContext, base: Root) -> list[str]:
-    """Copy commits newer than `base` from mirrors that hold them; return what and from where."""
+    """Copy commits newer than `base` from mirrors that have them; return what and from where."""
     restored: list[str] = []
     newest = base
     for files in context.log.seams.sound_copies(base):
@@ -98,15 +98,15 @@ def restore_commits(context: StreamContext, base: Root) -> list[str]:
                 context.storage.put(path, data)
                 restored.append(f"{path} from {files.storage.url}")
         except (FormatError, StorageError) as error:
-            _LOG.warning("%s can't restore commits: %s", files.storage.url, error)
+            _LOG.warning("commits can't be restored from %s: %s", files.storage.url, error)
     return restored
 
 
 def restore_objects(context: StreamContext, root: Root) -> list[str]:
     """Copy missing or damaged objects back from their twins, or a mirror whose copy is sound.
 
-    With mirrors it reads all objects here and, if something is wrong here, theirs too. It is safe
-    to repeat. It returns what was restored, and from where.
+    With mirrors it reads all objects here and, if something is damaged, all objects of the mirrors.
+    Safe to repeat. Returns what was restored, and from where.
     """
     restored: list[str] = []
     mirrors = [files.storage for files in context.log.seams.sound_copies(root)]
@@ -126,34 +126,34 @@ def restore_objects(context: StreamContext, root: Root) -> list[str]:
                 copies = (
                     CopiedObject(mirror, path, context.storage, path) for path in sorted(sound)
                 )
-                # As they arrive: a failure must not hide what was restored before it.
+                # Extended one by one, so that a failure does not hide what was restored before.
                 restored.extend(f"{path} from {mirror.url}" for path in copy_objects(copies))
                 wrong -= sound
             except (FormatError, NotFoundError, StorageError) as error:
-                _LOG.warning("%s can't restore all of it: %s", mirror.url, error)
+                _LOG.warning("not all objects can be restored from %s: %s", mirror.url, error)
         if len(restored) == before:
             break
     return restored
 
 
 def put_back(storage: Storage, path: str, data: bytes) -> None:
-    """Write an object over whatever its name holds, in one step: a failure leaves old or new."""
+    """Replace an object in one step: after a failure, it has the old or the new bytes."""
     with storage.open_staged(path, replace=True) as writer:
         writer.write(data)
         writer.commit()
 
 
 def _next(files: MetadataLog[Root], base: Root) -> Root | None:
-    found = files.get(base.version + 1)
-    if found is None or found.parent != base.transaction:
+    root = files.get(base.version + 1)
+    if root is None or root.parent != base.transaction:
         return None
-    same = (found.stream_id, found.generation) == (base.stream_id, base.generation)
-    return found if same else None
+    same = (root.stream_id, root.generation) == (base.stream_id, base.generation)
+    return root if same else None
 
 
 def _damaged(context: StreamContext) -> set[str]:
     problems = run_verify(context).problems
-    # An inline frame is named behind its commit file, and any frame by its range.
+    # A problem of an inline frame is `<commit file>: <segment>`, one of a frame ends with a range.
     paths = {re.split(r": |\[", problem.where)[0] for problem in problems}
     paths = {path for path in paths if path.startswith(_FOLDERS) and path != names.HINT_PATH}
     files, root = context.log.files, context.log.root
@@ -170,7 +170,7 @@ class FrameRepair:
     findings: Findings = field(default_factory=Findings)
 
     def run(self) -> Findings:
-        """Return what was put back, and what could not be."""
+        """Restore the frames; return what was restored, and what could not be."""
         kept = KeptVersions(self.context, self.root)
         inline = takewhile(attrgetter("inline_bytes"), chain([self.root], kept.older()))
         for root in inline:
@@ -181,29 +181,29 @@ class FrameRepair:
 
     def _restore(self, kept: KeptVersions, root: Root, damaged: list[SegmentEntry]) -> None:
         path = self.context.log.files.path(root.version)
-        found: dict[str, _Found] = {}
+        copies: dict[str, _Copy] = {}
         for entry in damaged:
             copy = next(self._copies(kept, root, entry), None)
             if copy is not None:
-                found[entry.path] = copy
+                copies[entry.path] = copy
             else:
-                self.findings.damaged.append(_lost(root, entry, path))
-        if not found:
+                self.findings.damaged.append(_describe_lost(root, entry, path))
+        if not copies:
             return
         data = self.context.log.files.read(root.version) or b""
         body = data[: len(data) - root.inline_bytes]
         entries = (
-            replace(entry, frame=found[entry.path][0]) if entry.path in found else entry
+            replace(entry, frame=copies[entry.path][0]) if entry.path in copies else entry
             for entry in root.entries
         )
         put_back(self.context.storage, path, body + join_frames(entries))
         self.findings.repaired += [
             f"{path}: {names.segment_object(segment)} from {source}"
-            for segment, (_, source) in found.items()
+            for segment, (_, source) in copies.items()
         ]
 
-    def _copies(self, kept: KeptVersions, root: Root, entry: SegmentEntry) -> Iterator[_Found]:
-        """Yield the sound copies of a frame: of versions before and after, then of mirrors."""
+    def _copies(self, kept: KeptVersions, root: Root, entry: SegmentEntry) -> Iterator[_Copy]:
+        """Yield the sound copies of a frame: of earlier and later versions, then of mirrors."""
         files = self.context.log.files
         for versions in (
             range(root.version - 1, self.root.log_start - 1, -1),
@@ -212,7 +212,7 @@ class FrameRepair:
             for version in versions:
                 other = kept.at(version)
                 if other is None:
-                    continue  # a file that can't be read; the one behind it may list the segment
+                    continue  # an unreadable file; the next version may list the segment
                 listed = same_frame(other, entry)
                 if listed is None:
                     break
@@ -232,7 +232,7 @@ def _is_sound(entry: SegmentEntry) -> bool:
     return entry.frame is None or frame_is_sound(entry.frame)
 
 
-def _lost(root: Root, entry: SegmentEntry, path: str) -> str:
+def _describe_lost(root: Root, entry: SegmentEntry, path: str) -> str:
     before = takewhile(lambda other: other is not entry, root.entries)
     start = root.inline_start + sum(other.rows for other in before)
     events = f"[{start}, {start + entry.rows})"

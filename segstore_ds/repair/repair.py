@@ -1,14 +1,14 @@
-"""Repair: put back what is lost or damaged from another copy of it. It deletes nothing.
+"""Repair: restores lost or damaged files from other copies of them. It deletes nothing.
 
 At the end the whole stream is verified, and the report lists what stays damaged.
 
 - A lost or wrong hint is written again.
-- An inline frame that fails its checksum is copied from another commit file that holds it.
-- A damaged status object is copied back from its twin, and a twin from its object.
-- What a mirror holds is copied back from there: commits first, then objects.
-- A lost newest commit can't be rebuilt. Only with `allow_loss` the stream goes on from the newest
-  commit that can be read, with the next generation, so that earlier positions are refused. It goes
-  on without mirrors: a mirror holds the lost commits, or lacks the number that the log skipped.
+- An inline frame that fails its checksum is copied from another commit file that has it.
+- A damaged status object is copied from its twin, and a twin from its object.
+- Commits, then objects, are copied from a mirror that has them.
+- A lost newest commit can't be rebuilt. With `allow_loss`, and only then, the stream continues from
+  the newest readable commit, with the next generation, so that earlier positions are refused. It
+  continues without mirrors: those have the lost commits, or lack the number that the log skipped.
 """
 
 import re
@@ -53,11 +53,11 @@ class RepairReport:
     """What `repair` found and did.
 
     Attributes:
-        repaired: What was put back, and from where.
-        lost: The versions that can't be read and were left behind.
-        damaged: What stays damaged: the object, what is wrong with it, and the command for it.
+        repaired: What was restored, and from where.
+        lost: The versions that can't be read and were abandoned.
+        damaged: What stays damaged: the object, what is wrong with it, and a command to run.
         version: The newest version after the repair.
-        generation: Its generation; higher than before if versions were left behind.
+        generation: Its generation; higher than before if versions were abandoned.
     """
 
     repaired: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing is damaged any more."""
+        """True if nothing is damaged afterwards."""
         return not self.damaged
 
 
@@ -80,7 +80,7 @@ def run_repair(
     allow_redacted: bool = False,
     replica: str | None = None,
 ) -> RepairReport:
-    """Put back what lies once more; safe to repeat. Stop writers first."""
+    """Restore what has another copy; safe to repeat. Stop writers first."""
     report = RepairReport()
     if replica is not None:
         report.repaired += restore_log(context, replica)
@@ -99,9 +99,9 @@ def run_repair(
         if not allow_loss:
             raise CorruptionError(
                 "the newest commits are gone or can't be read",
-                remedy="restore the files from a backup, or by replica=url from a folder that "
-                "replicates this one; or repair with allow_loss=True, which "
-                "loses what they committed and continues from the version before them; if only "
+                remedy="restore the files from a backup, or with replica=url from a replica of "
+                "this folder; or repair with allow_loss=True, which loses these commits and "
+                "continues from the version before them; if only "
                 f"{names.HINT_PATH} names them and it is wrong, delete it",
                 url=context.storage.url,
                 lost=len(lost),
@@ -109,13 +109,13 @@ def run_repair(
                 last=lost[-1],
                 version=base.version,
             )
-        alone, told = context.log.seams.of(base).alone(base, allow_promoted=allow_promoted)
+        alone, notes = context.log.seams.of(base).alone(base, allow_promoted=allow_promoted)
         if not allow_redacted:
             _refuse_lost_redactions(context, base)
-        _go_on(context, alone, lost)
-        report.repaired += [f"the log continues from version {base.version}", *told]
+        _continue_from(context, alone, lost)
+        report.repaired += [f"the log continues from version {base.version}", *notes]
     report.repaired += [
-        f"redaction {known.redact_id!r} is not done: call it again with its redact_id"
+        f"redaction {known.redact_id!r} is not finished: call redact again with its redact_id"
         for known in (redactions_of(base).values() if lost else ())
         if not known.done
     ]
@@ -136,7 +136,7 @@ def run_repair(
 
 
 def _repair_mirrors(context: StreamContext, report: RepairReport, *, allow_promoted: bool) -> None:
-    """Repair the mirrors of a folder that takes commits; add what was done to the report."""
+    """Repair the mirrors of a primary; add what was done to the report."""
     root, seams = context.log.root, context.log.seams
     try:
         seams.of(root).before_staging(root)
@@ -149,16 +149,16 @@ def _repair_mirrors(context: StreamContext, report: RepairReport, *, allow_promo
                 f"{url}/{path}"
                 for path in seams.of(root).mend(root, url, allow_promoted=allow_promoted)
             ]
-            found = run_repair(StreamContext.of(log), allow_loss=False)
+            theirs = run_repair(StreamContext.of(log), allow_loss=False)
         except (FencedError, FormatError, NotFoundError, StorageError) as error:
             report.damaged.append(f"{url}: {error}")
             continue
-        report.repaired += [f"{url}: {line}" for line in found.repaired]
-        report.damaged += [f"{url}: {line}" for line in found.damaged]
+        report.repaired += [f"{url}: {line}" for line in theirs.repaired]
+        report.damaged += [f"{url}: {line}" for line in theirs.damaged]
 
 
 def _forget_before_gaps(context: StreamContext) -> list[str]:
-    """Forget the versions up to those that the log lacks: no event is lost, only older versions."""
+    """Forget the versions up to a gap in the log: older versions are lost, but no events."""
 
     def build(root: Root, _slot: Slot) -> Change[range | None]:
         numbers = [number for number in context.log.files.numbers() if number <= root.version]
@@ -184,20 +184,20 @@ def _repair_hint(context: StreamContext, report: RepairReport) -> None:
         report.damaged.append(f"{names.HINT_PATH} can't be written: is the folder read-only?")
 
 
-def _list_damage(context: StreamContext, told: list[str]) -> list[str]:
-    """Return all that is damaged now, each with a remedy; `told` says why it was not put back."""
+def _list_damage(context: StreamContext, unrestored: list[str]) -> list[str]:
+    """Return all that is damaged now, with a remedy each; `unrestored` has some of the texts."""
     damaged: dict[str, str] = {}
     for problem in run_verify(context).problems:
         path = re.split(r": |\[", problem.where)[0]
-        reasons = [text for text in told if text.startswith((problem.where, path))]
-        text = reasons[0] if reasons else f"{problem.where}: {problem.what}"
-        key = reasons[0] if reasons else problem.where
+        texts = [text for text in unrestored if text.startswith((problem.where, path))]
+        text = texts[0] if texts else f"{problem.where}: {problem.what}"
+        key = texts[0] if texts else problem.where
         damaged.setdefault(key, _advise(context, problem, text))
-    return [*damaged.values(), *(text for text in told if text not in damaged)]
+    return [*damaged.values(), *(text for text in unrestored if text not in damaged)]
 
 
 def _advise(context: StreamContext, problem: Problem, text: str) -> str:
-    """Return a text with the command that helps appended."""
+    """Return a text about a problem with the command to run appended."""
     url, (folder, _, name) = context.storage.url, problem.where.partition("/")
     if "allow_loss=True" in text:
         return text
@@ -211,9 +211,9 @@ def _advise(context: StreamContext, problem: Problem, text: str) -> str:
         )
     if folder in names.TABLE_FOLDERS:
         return f"{text}; {advise(context.storage, context.log.root.stream_id, problem.where)}"
-    beside = latest_storage(context.storage).url if context.storage.outer() is not None else ""
-    if beside and problem.where.startswith(beside):
-        return f"{text}; call: segstore repair {beside}; or remove the table and publish it again"
+    latest = latest_storage(context.storage).url if context.storage.outer() is not None else ""
+    if latest and problem.where.startswith(latest):
+        return f"{text}; call: segstore repair {latest}; or remove the table and publish it again"
     tags = [t for t, tag in context.log.root.kept_tags.items() if tag.version == problem.version]
     if tags:
         command = f"stop keeping that version: segstore tag {url} {tags[0]} --delete"
@@ -228,7 +228,7 @@ def _advise(context: StreamContext, problem: Problem, text: str) -> str:
 def newest_readable(context: StreamContext) -> tuple[Root, range]:
     """Return the newest commit that can be read, and the versions after it that can't.
 
-    Numbers too far above it to belong to commits are ignored: one flipped bit in a name makes them.
+    Numbers that are too far above it are ignored: a flipped bit in a file's name may cause them.
     """
     hint, numbers = context.log.files.read_hint(), context.log.files.numbers()
     hinted = hint.number if hint is not None else 0
@@ -242,7 +242,7 @@ def newest_readable(context: StreamContext) -> tuple[Root, range]:
             continue
         apart = number > root.log_start and number - 1 not in numbers
         if apart and hint is not None and hint.stream_id not in ("", root.stream_id):
-            continue  # another stream's, which the one here does not lead to
+            continue  # a commit of another stream, after a gap
         context.log.check_open(root)
         share_origins(context.storage, root)
         candidates = [*numbers, hinted]
@@ -253,18 +253,18 @@ def newest_readable(context: StreamContext) -> tuple[Root, range]:
         raise no_stream(context.storage)
     raise NotFoundError(
         "no commit can be read",
-        remedy="restore the files of log/ from a backup, or by repair(url, replica=other) from "
-        "a folder that replicates this one; or repair the folder that this one replicates",
+        remedy="restore the files of log/ from a backup, or with repair(url, replica=other) from "
+        "a replica of this folder; if it is a replica itself, repair its primary",
         url=context.storage.url,
         versions=numbers[:20],
     )
 
 
 def _set_aside(context: StreamContext, base: Root) -> list[str]:
-    """Move files out of the log that lie behind a gap and are no commits of the stream.
+    """Move files out of the log that follow a gap and are no commits of the stream.
 
-    A commit behind the newest one would be of its stream, with its own number, and not of an
-    earlier generation.
+    A commit after the newest one would have the same stream, the number in its name, and no earlier
+    generation.
     """
     files, moved = context.log.files, list[str]()
     numbers = [number for number in files.numbers() if number > base.version]
@@ -283,14 +283,14 @@ def _set_aside(context: StreamContext, base: Root) -> list[str]:
         path = files.path(number)
         data = context.storage.get(path)
         aside = f"{names.ASIDE_FOLDER}/{names.build_log_name(number)}-{digest_of(data)}"
-        context.storage.create(aside, data)  # durable, before the other name goes
+        context.storage.create(aside, data)  # durable before the original is deleted
         context.storage.delete(path)
-        moved.append(f"{path} is no commit of this stream, and lies in {aside} now")
+        moved.append(f"{path} is no commit of this stream, and was moved to {aside}")
     return moved
 
 
 def _refuse_strays(context: StreamContext, base: Root) -> None:
-    """Refuse numbers far above all commits: a listing of the log would take the last as newest."""
+    """Refuse numbers far above all commits: a listing would take the last for the newest commit."""
     numbers = context.log.files.numbers()
     strays = [number for number in numbers if number > base.version + NUMBERS_SKIPPED]
     if strays:
@@ -308,14 +308,15 @@ def _with_witnessed(context: StreamContext, base: Root, lost: range) -> range:
     versions = [witness.version for witness in find_witnesses(context, base)]
     if not versions:
         return lost
-    # A witnessed version may be in the log as another commit: then the witnessed one is lost.
+    # If the log has another commit of a witnessed version, the witnessed commit is lost.
     last = max([*versions, *lost[-1:]])
     return range(min(base.version + 1, *versions), last + 1)
 
 
-def _go_on(context: StreamContext, base: Root, lost: range) -> None:
+def _continue_from(context: StreamContext, base: Root, lost: range) -> None:
+    """Commit a root of the next generation after `base`, without the lost versions."""
     check_writable(base)
-    # The first free number: readers that probe the next name would not find it after a gap.
+    # The first free number: readers that probe for the next version would not see it after a gap.
     version = max(context.log.files.numbers()) + 1
     root = replace(
         base,
@@ -344,7 +345,7 @@ def _go_on(context: StreamContext, base: Root, lost: range) -> None:
     )
     broken = list(broken_invariants(root))
     if broken:
-        raise InternalError("repair would make an invalid root", rules=broken)
+        raise InternalError("the repair would commit an invalid root", rules=broken)
     if not context.log.files.add(root.version, root):
         raise ConflictError("another writer committed first", version=root.version)
     context.log.write_hint(root)
@@ -358,17 +359,17 @@ def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:
 
 
 def _refuse_lost_redactions(context: StreamContext, base: Root) -> None:
-    """Raise InvalidInputError if a redaction may be newer than what a repair follows.
+    """Raise InvalidInputError if a lost commit may be of a redaction.
 
-    What replaced segments lies under names that redactions alone give. If the newest readable
-    commit neither lists nor has retired it, it is of a lost commit, or of a redaction that died.
+    Segments of redactions have names of their own. If the newest readable commit neither lists nor
+    has retired such a segment, a lost commit or a killed redaction has made it.
     """
     listed = (info.path for info in context.storage.list(names.SEGMENTS_FOLDER))
     redacted = {path for path in listed if names.is_redacted(path)}
     unknown = redacted - _known(context, base) if redacted else redacted
     if unknown:
         raise InvalidInputError(
-            "the lost commits may hold a redaction, and its values would come back",
+            "a lost commit may be a redaction, and the redacted values would come back",
             remedy="restore the files from a backup; or repair with allow_redacted=True, then "
             "redact again, with the same redact_id or another one",
             url=context.storage.url,
@@ -378,9 +379,9 @@ def _refuse_lost_redactions(context: StreamContext, base: Root) -> None:
 
 
 def _known(context: StreamContext, base: Root) -> set[str]:
-    """Return what a version lists or has retired; nothing if that can't be read."""
+    """Return the objects that a version lists or has retired; none if it can't be read."""
     try:
-        found = read_references(context.status, base)
+        refs = read_references(context.status, base)
     except FormatError:
         return set()
-    return {*found.live, *found.retired}
+    return {*refs.live, *refs.retired}

@@ -1,10 +1,10 @@
-"""Salvage: copy what can be read of a damaged stream into a new one. The old one does not change.
+"""Salvage: copies the readable events of a damaged stream into a new one. It never changes the old.
 
-Every byte is checked as in a scan. If the newest version can't be read somewhere, salvage reads
-what any kept version lists for the same offsets: older versions list the segments of a lost part,
-segments that a compaction replaced hold the same events as its result, and so do commit files that
-hold events inline. Remaining damage is an error that names the place, unless the caller asks to
-skip it. Then every skipped range is reported with its old offsets.
+Every byte is checked as in a scan. If some events of the newest version can't be read, salvage
+reads what other kept versions list for the same offsets: the segments of a lost part, segments that
+a compaction replaced, and inline events in commit files. Remaining damage is an error that names
+the place, unless the caller asks to skip it. Then every skipped range is reported with its old
+offsets.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Events that were read: their old offsets, and the offset where they begin now."""
+    """Events that were copied: their old offsets, and the offset where they begin now."""
 
     start: int
     end: int
@@ -73,10 +73,10 @@ class SalvageReport:
 
 
 class Salvager:
-    """Reads what can be read of one version.
+    """Reads the readable events of one version.
 
-    It fills `report` while the caller takes batches. With `skip_damaged` it reports what can't be
-    read instead of raising.
+    It fills `report` while the caller takes batches. With `skip_damaged` it reports unreadable
+    events instead of raising.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Salvager:
             return None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the events that can be read, in offset order, in the newest schema.
+        """Yield the readable events, in offset order, in the newest schema.
 
-        An empty batch comes first, so that the schema is known if there are none.
+        An empty batch comes first, so that the schema is known even without events.
         """
         root = self._root
         yield pa.RecordBatch.from_pylist([], self.schema)
@@ -119,7 +119,9 @@ class Salvager:
             try:
                 parts = list(self._context.status.table.members(index))
             except FormatError as error:
-                yield from self._elsewhere(index.start, index.end, index.path, error, listed=False)
+                yield from self._from_others(
+                    index.start, index.end, index.path, error, listed=False
+                )
                 continue
             for part in parts:
                 yield from self._part(part)
@@ -136,7 +138,7 @@ class Salvager:
                 self._context.status.segments(alone, part.start, part.end, with_stats=False)
             )
         except FormatError as error:
-            yield from self._elsewhere(part.start, part.end, part.path, error, listed=False)
+            yield from self._from_others(part.start, part.end, part.path, error, listed=False)
             return
         for placed in listed:
             yield from self._segment(placed)
@@ -147,14 +149,14 @@ class Salvager:
         whole = [(placed.start, placed.end)]
         for start, end, where, found in self._frames(placed, whole):
             if isinstance(found, FormatError):
-                yield from self._elsewhere(start, end, where, found)
+                yield from self._from_others(start, end, where, found)
             else:
                 yield start, found
 
     def _frames(
         self, placed: Slice, ranges: list[tuple[int, int]]
     ) -> Iterator[tuple[int, int, str, pa.RecordBatch | FormatError]]:
-        """Yield the frames of a segment within ranges: offsets, place, events or what is wrong."""
+        """Yield the frames of a segment in some ranges: offsets, place, and events or the error."""
         path = names.segment_object(placed.entry.path)
         try:
             schema = self._schema(self._root.epochs[placed.entry.epoch])
@@ -178,8 +180,8 @@ class Salvager:
     def _other_copies(self) -> list[tuple[int, int, int, bool]]:
         """Kept versions: each version, a range of events, and whether it has other copies of them.
 
-        A compaction has replaced their segments, or they are inline there. Versions from before a
-        redaction are left out: what they hold must not come back.
+        It has other copies if a compaction has replaced their segments, or if they are inline.
+        Versions from before a redaction are left out: redacted values must not come back.
         """
         found: list[tuple[int, int, int, bool]] = []
         above = self._root
@@ -196,12 +198,12 @@ class Salvager:
             above = root
         return found
 
-    def _elsewhere(
+    def _from_others(
         self, start: int, end: int, where: str, error: FormatError, *, listed: bool = True
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the events of a range as other versions list them; report what none of them has.
+        """Yield the events of a range from other versions; report those that none of them has.
 
-        `listed` says that the newest version lists them: then only other copies are of use.
+        `listed` says that the segment is known and damaged, so only other copies help.
         """
         start = max(start, self._root.head)
         found: list[tuple[int, pa.RecordBatch]] = []
@@ -243,9 +245,9 @@ class Salvager:
             return
         if not self._skip:
             raise CorruptionError(
-                "events can't be read",
-                remedy="call repair() first; or set skip_damaged=True to leave them out and "
-                "report them",
+                "some events can't be read",
+                remedy="call repair() first; or set skip_damaged=True, which leaves them out and "
+                "reports them",
                 lost=f"[{start}, {end})",
                 where=where,
             ) from error
@@ -262,7 +264,7 @@ class Salvager:
 def _clips(
     start: int, batch: pa.RecordBatch, ranges: list[tuple[int, int]]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield what a batch holds of some ranges, each with its offset."""
+    """Yield the parts of a batch in some ranges, each with its offset."""
     for lower, upper in ranges:
         first, last = max(start, lower), min(start + batch.num_rows, upper)
         if first < last:
@@ -290,7 +292,7 @@ def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
 
 
 def uncovered(spans: Iterable[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges within a range that no span holds; spans may overlap. Pure.
+    """Yield the parts of a range that no span covers; spans may overlap. Pure.
 
     >>> list(uncovered([(2, 4), (3, 5), (7, 9)], 0, 10))
     [(0, 2), (5, 7), (9, 10)]
@@ -308,5 +310,5 @@ def _decode(segment: OpenSegment, number: int, schema: pa.Schema) -> pa.RecordBa
     frame = segment.frames[number]
     if frame.fingerprint != fingerprint(schema):
         where = f"{segment.where}[{frame.start}:{frame.end}]"
-        raise CorruptionError("frame has a different schema than its epoch", where=where)
+        raise CorruptionError("the frame has another schema than its epoch", where=where)
     return segment.read_frame(number, schema=schema)

@@ -1,4 +1,4 @@
-"""Verify: read a whole stream and report exactly what is wrong where. It changes nothing."""
+"""Verify: reads a whole stream and reports what is wrong, and where. It changes nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -47,11 +47,11 @@ class Problem:
     """One thing that is wrong.
 
     Attributes:
-        code: The error's code.
+        code: The code of the error.
         where: The object, and the place in it.
-        what: The whole sentence.
-        version: The newest version that needs the object; None for the newest of all, and for what
-            belongs to no version.
+        what: What is wrong, as a sentence.
+        version: The newest version that needs the object; None if that is the stream's newest, or
+            if the object belongs to no version.
     """
 
     code: str
@@ -61,7 +61,7 @@ class Problem:
 
     @classmethod
     def of(cls, error: FormatError, where: str, version: int | None = None) -> Self:
-        """Return a problem; without the error's advice to verify."""
+        """Return the problem of an error, without the error's advice to call `verify`."""
         what = str(error).removesuffix(f"; {FormatError.default_remedy}")
         return cls(error.code, where, what, version)
 
@@ -72,16 +72,16 @@ class Report:
 
     Attributes:
         problems: Everything that is wrong; empty for a sound stream.
-        versions: Commit files read.
-        segments: Segments of the newest version that were read; those that only older versions list
-            are read, too.
-        frames: Their frames.
-        rows: Their events.
+        versions: How many commit files were read.
+        segments: How many segments of the newest version were read. Segments that only older
+            versions list are read but not counted.
+        frames: How many frames these have.
+        rows: How many events these have.
         leftovers: Objects that nothing refers to: staged, and not yet or never committed. They are
             no damage.
-        abandoned: Commit files that can't be read or are missing, and that a repair left behind.
-        unclaimed: The leftovers that were planned on the newest version or a later one: staged just
-            now, or part of a commit that is gone.
+        abandoned: Commit files that a repair abandoned, and that can't be read or are missing.
+        unclaimed: The leftovers that were staged on the newest version or a later one: they are
+            about to be committed, or part of a lost commit.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -102,17 +102,17 @@ class Report:
         """Return this report if nothing is wrong.
 
         Raises:
-            CorruptionError: Something is wrong; lists the problems.
+            CorruptionError: Something is wrong; it lists the problems.
         """
         if self.problems:
             raise CorruptionError(
-                "stream is damaged", problems=[f"{p.where}: {p.what}" for p in self.problems]
+                "the stream is damaged", problems=[f"{p.where}: {p.what}" for p in self.problems]
             )
         return self
 
 
 def run_verify(context: StreamContext, *, progress: Progress = unheard) -> Report:
-    """Read all that any read of a kept version, a reader or a published table can need."""
+    """Read and check all that a read of a kept version, a reader or a published table can need."""
     return _Verifier(context.fresh(), progress).run()
 
 
@@ -125,24 +125,24 @@ def damaged_status(context: StreamContext) -> set[str]:
 class _Verifier:
     def __init__(self, context: StreamContext, progress: Progress, *, deep: bool = True) -> None:
         self._context, self._progress = context, progress
-        self._deep = deep  # read what is not status, too
+        self._deep = deep  # whether to read more than status objects
         self._url = context.storage.url
         self._report = Report()
         self._checked: set[str] = set()
-        self._older: int | None = None  # the version that is checked, if it is not the newest
-        self._released = False  # whether its origins may have deleted what they shared with it
+        self._older: int | None = None  # the version being checked; None for the newest
+        self._released = False  # whether origins may have deleted the objects shared with it
         self._done = self._total = 0
 
     def run(self) -> Report:
         newest = self._verify_log()
         while newest is None and self._context.log.files.newest_listed() != self._listed:
-            self._report.problems.clear()  # others went on, and forgot what was listed
+            self._report.problems.clear()  # new commits were made, and the listed ones purged
             newest = self._verify_log()
         if newest is not None:
             self._verify_kept(newest)
             self._find_leftovers(newest)
             if self._deep:
-                self._ask_witnesses(newest)
+                self._check_witnesses(newest)
                 if self._has_log(newest):
                     self._verify_readers()
         if self._deep:
@@ -151,10 +151,10 @@ class _Verifier:
         return self._report
 
     def _has_log(self, newest: Root) -> bool:
-        """Tell whether the log has a newest root; one that does not open goes on from `newest`."""
+        """Tell whether the log has a newest root; if it can't be opened, adopts `newest`."""
         try:
             self._context.log.recent()
-        except FormatError:  # damage, which is reported
+        except FormatError:  # damage that is already reported
             try:
                 self._context.log.adopt(newest)
             except FormatError:
@@ -170,14 +170,14 @@ class _Verifier:
         self._report.problems.append(Problem(CorruptionError.code, where, what, self._older))
 
     def _is_new(self, path: str) -> bool:
-        """Tell whether an object was not checked yet, and note that it is now."""
+        """Tell whether an object was not checked before, and note that it is now."""
         known = path in self._checked
         self._checked.add(path)
         return not known
 
     def _verify_log(self) -> Root | None:
         """Check the commits and what each of them names, newest first; return the newest."""
-        # Read the hint first: read later, it may name a commit made after the listing.
+        # Read the hint before the listing: later, it may name a commit that is not listed.
         hint = self._context.log.files.read_hint()
         numbers = self._context.log.files.numbers()
         if not numbers:
@@ -195,7 +195,8 @@ class _Verifier:
                 if number < newest.log_start:
                     break
                 self._older = number
-                # Without a history: an unreadable version right below a repair is why it was made.
+                # The version directly below a repair is the one that was lost, with or without a
+                # history that says so.
                 repaired = older.operation == Operation.REPAIR and older.version == number + 1
                 root = self._read_root(number, abandoned=repaired or number in lost)
             else:
@@ -210,7 +211,7 @@ class _Verifier:
             else:
                 self._verify_frames_of(root)
                 if older.version == number + 1:
-                    # The committer checked the same rules, but knew no fields of later formats.
+                    # The committer checked the same rules, without fields of later formats.
                     for rule in broken_rules(root, replace(older, extra=root.extra)):
                         self._wrong(
                             self._context.log.files.path(older.version), f"broken rule: {rule}"
@@ -218,13 +219,13 @@ class _Verifier:
             self._released = bool(root.origins) and not newest.origins
             self._verify_history(root)
             self._verify_status(root)
-            self._go_on(1)
+            self._advance(1)
             older = root
         self._older, self._released = None, False
         return newest
 
     def _verify_kept(self, newest: Root) -> None:
-        """Check the versions that tags keep: their commit files may be gone."""
+        """Check the versions that tags keep, since their commit files may be purged."""
         for tag in newest.kept_tags.values():
             self._older = tag.version
             root = newest.kept_version(tag.version)
@@ -233,7 +234,7 @@ class _Verifier:
         self._older = None
 
     def _find_gaps(self, newest: Root, numbers: Sequence[int]) -> frozenset[int]:
-        """Report the versions that are missing; return those that a repair left behind."""
+        """Report the missing versions; return those that a repair abandoned."""
         lost = self._lost(newest)
         there = {number for number in numbers if number >= newest.log_start}
         self._report.abandoned += [
@@ -246,7 +247,7 @@ class _Verifier:
         self._older = None
         return lost
 
-    def _ask_witnesses(self, newest: Root) -> None:
+    def _check_witnesses(self, newest: Root) -> None:
         for witness in find_witnesses(self._context, newest):
             error = lost_commits(
                 self._url, version=witness.version, newest=newest.version, witness=witness.what
@@ -254,17 +255,17 @@ class _Verifier:
             self._problem(names.LOG_FOLDER, error)
 
     def _verify_readers(self) -> None:
-        """Check the newest record of each reader; a later one takes the place of older ones."""
-        for name, found in each_reader(self._context):
-            if isinstance(found, FormatError):
-                self._problem(f"{names.READERS_FOLDER}/{name}", found)
+        """Check the newest record of each reader, which replaces the older ones."""
+        for name, reader in each_reader(self._context):
+            if isinstance(reader, FormatError):
+                self._problem(f"{names.READERS_FOLDER}/{name}", reader)
 
     def _verify_published(self) -> None:
         for where, error in damaged_tables(self._context):
             self._problem(where, error)
 
     def _forget_expired(self) -> None:
-        """Forget what older versions lack if they were purged meanwhile."""
+        """Remove the problems of missing objects whose versions were purged meanwhile."""
         missing = [
             problem
             for problem in self._report.problems
@@ -285,7 +286,7 @@ class _Verifier:
         try:
             return History(self._context.storage).lost(newest, newest.log_start, newest.version)
         except FormatError:
-            return frozenset()  # the check of the history reports what is wrong with it
+            return frozenset()  # `_verify_history` reports it
 
     def _read_root(self, number: int, *, abandoned: bool = False) -> Root | None:
         where = self._context.log.files.path(number)
@@ -299,9 +300,9 @@ class _Verifier:
             return None
         self._report.versions += 1
         if root is None:
-            self._problem(where, MissingObjectError("commit file disappeared", where=where))
+            self._problem(where, MissingObjectError("the commit file disappeared", where=where))
         elif root.version != number:
-            self._wrong(where, f"holds version {root.version}")
+            self._wrong(where, f"the file holds version {root.version}")
             return None
         return root
 
@@ -311,7 +312,7 @@ class _Verifier:
             self._wrong(where, f"broken rule: {rule}")
 
     def _verify_frames_of(self, root: Root) -> None:
-        """Check the inline frames of an older version; those of the newest are its segments."""
+        """Check an older version's inline frames; those of the newest are checked as segments."""
         where = self._context.log.files.path(root.version)
         for entry in root.entries:
             if entry.frame and not frame_is_sound(entry.frame):
@@ -319,7 +320,7 @@ class _Verifier:
                 self._wrong(f"{where}: {path}", "an inline frame fails its checksum")
 
     def _verify_status(self, root: Root) -> None:
-        """Check what a version names and no newer version does."""
+        """Check the objects that a version names and no newer version does."""
         try:
             share_origins(self._context.storage, root)
         except FormatError as error:
@@ -333,7 +334,7 @@ class _Verifier:
                 placed.extend(self._context.status.segments(alone, part.start, part.end))
                 parts.append(part)
                 if not _covers(part, self._context.status.bounds(root, part)):
-                    self._wrong(part.path, "its events have other times than the root says")
+                    self._wrong(part.path, "the part's events have other times than the root says")
             except FormatError as error:
                 self._problem(part.path, error)
         inline = replace(root, lists=(), parts=())
@@ -343,7 +344,7 @@ class _Verifier:
             if len(set(numbers)) != len(numbers):
                 self._wrong("status", "segment numbers are not unique")
         new = [
-            # Frames of older versions are checked with their commit files.
+            # Inline frames of older versions are checked with their commit files.
             (self._older is None or item.entry.frame is None)
             and self._is_new(names.segment_object(item.entry.path))
             for item in placed
@@ -353,14 +354,14 @@ class _Verifier:
         self._total += sum(item.entry.rows for item in compress(placed, new))
         for item, filters in compress(zip(placed, self._filters_of(parts), strict=False), new):
             self._verify_segment(root, item, schemas, filters)
-            self._go_on(item.entry.rows)
+            self._advance(item.entry.rows)
 
-    def _go_on(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
         self._done += count
         self._progress(self._done, self._total)
 
     def _filters_of(self, parts: Sequence[PartRef]) -> Iterator[SegmentFilters]:
-        """Yield the filters of the segments of parts, and None for all that follow."""
+        """Yield the filters of each segment of parts, then None for the segments after them."""
         for part in parts:
             try:
                 yield from self._context.status.table.filters(part)
@@ -371,7 +372,7 @@ class _Verifier:
         yield from repeat(None)
 
     def _verify_history(self, root: Root) -> None:
-        history, tail = History(self._context.storage), 0  # a new one, without a cache
+        history, tail = History(self._context.storage), 0  # without cached parts
         for part in self._verify_lists(history, root):
             try:
                 tails = column_values(history.part(part), "tail")
@@ -379,13 +380,13 @@ class _Verifier:
                 self._problem(part.path, error)
                 continue
             if int(tails[0]) < tail or (np.diff(tails) < 0).any():
-                self._wrong(part.path, "tails of the history go back")
+                self._wrong(part.path, "tails in the history decrease")
             tail = int(tails[-1])
         if root.history and root.history[-1].tail != root.tail:
             self._wrong("history", "the newest row has another tail than the stream")
 
     def _verify_lists(self, table: Table, root: Root) -> Iterator[PartRef]:
-        """Yield the parts of all lists, and of the root, that are new and can be read."""
+        """Yield the parts of all lists and of the root that are new and readable."""
         for ref in filter(lambda ref: self._can_read(ref.path), table.lists(root)):
             try:
                 yield from (part for part in table.members(ref) if self._can_read(part.path))
@@ -394,9 +395,9 @@ class _Verifier:
         yield from (part for part in table.inline(root) if self._can_read(part.path))
 
     def _can_read(self, path: str, *, deletable: bool = False) -> bool:
-        """Tell whether a status object is new and can be read; report what is wrong with either.
+        """Tell whether a status object is new and it or its twin is readable; report their damage.
 
-        One that is `deletable` may be gone, and its twin before it.
+        With `deletable` both may be missing.
         """
         if not self._is_new(path):
             return False
@@ -423,7 +424,7 @@ class _Verifier:
             except FormatError as error:
                 if new:
                     self._problem(where, error)
-        if self._older is None:  # nothing reads them as of an older version
+        if self._older is None:  # nothing reads those of an older version
             self._verify_rows(root, status.retired)
             self._verify_rows(root, status.writers)
         return schemas
@@ -449,7 +450,9 @@ class _Verifier:
             if entry.frame is None:
                 size = storage.info(path).size
                 if size != entry.bytes:
-                    self._wrong(path, f"has {size} bytes, but {entry.bytes} were committed")
+                    self._wrong(
+                        path, f"the object has {size} bytes, but {entry.bytes} were committed"
+                    )
                     return
                 form = find_format(entry.format, where=path)
                 form.check_head(storage.get_range(path, 0, form.head_bytes), where=path)
@@ -460,7 +463,7 @@ class _Verifier:
             return
         frames = segment.frames
         if sum(frame.rows for frame in frames) != entry.rows:
-            self._wrong(path, "frames hold a different number of rows than committed")
+            self._wrong(path, "the frames have another number of rows than was committed")
         schema = schemas.get(entry.epoch)
         if schema is None:
             return
@@ -473,7 +476,7 @@ class _Verifier:
                 self._problem(path, error)
                 return
             if not claimed.items() <= merge(stats).items():
-                self._wrong(path, "statistics in the status are not those of the frames")
+                self._wrong(path, "the statistics in the status are not those of the frames")
 
     def _verify_frames(
         self,
@@ -493,15 +496,15 @@ class _Verifier:
                 continue
             self._report.frames += self._older is None
             if frame.fingerprint != fingerprint(schema):
-                self._wrong(where, "frame has a different schema than its epoch")
+                self._wrong(where, "the frame has another schema than its epoch")
             columns = [labels[label] for label in stats if label in labels]
             if compute(batch, columns) != stats:
-                self._wrong(where, "statistics are not those of the rows")
+                self._wrong(where, "the frame's statistics are not those of its rows")
             for name, data in frame.filters.items():
                 if name not in schema.names or lacks_value([data], batch.column(name)):
-                    self._wrong(where, f"the filter of column {name!r} lacks a value of the rows")
-            for name, found in filters.items():
-                if name not in schema.names or lacks_value(found, batch.column(name)):
+                    self._wrong(where, f"the frame's filter of column {name!r} lacks a value")
+            for name, held in filters.items():
+                if name not in schema.names or lacks_value(held, batch.column(name)):
                     self._wrong(path, f"the status' filter of column {name!r} lacks a value")
             yield frame.rows, stats
 
@@ -514,8 +517,8 @@ class _Verifier:
                     self._report.unclaimed.append(info.path)
 
     def _retired(self, root: Root) -> Iterator[str]:
-        """Yield what commits dropped, as far as it can be read."""
-        rows = readable_rows(self._context.status.retired, root)  # the rest was reported
+        """Yield the objects that commits dropped, as far as the rows can be read."""
+        rows = readable_rows(self._context.status.retired, root)  # damage is already reported
         for item in chain(root.retired, *rows):
             if item.kind == "segment":
                 yield names.segment_object(item.path)
@@ -523,17 +526,17 @@ class _Verifier:
             yield from names.both_names(item.path)
             if item.kind == "part":
                 self._can_read(item.path, deletable=item.version <= root.log_start)
-                with suppress(FormatError):  # reported
+                with suppress(FormatError):  # already reported
                     entries = self._context.status.table.retired(item.path)
                     yield from (names.segment_object(entry.path) for entry in entries)
 
 
-def _covers(part: PartRef, found: str | None) -> bool:
-    """Tell whether the bounds in the row of a part hold for the events that it lists."""
-    told, own = stats_of(part), stats_of(replace(part, stats=found))
-    for label in told.keys() & own.keys():
-        both = [(part.end - part.start, told[label]), (part.end - part.start, own[label])]
-        joined = merge([(rows, {label: stats}) for rows, stats in both])[label]
-        if (joined.min, joined.max) != (told[label].min, told[label].max):
+def _covers(part: PartRef, stats: str | None) -> bool:
+    """Tell whether the bounds in a part's row cover those of its segments, `stats`."""
+    claimed, own = stats_of(part), stats_of(replace(part, stats=stats))
+    for label in claimed.keys() & own.keys():
+        both = [(part.end - part.start, claimed[label]), (part.end - part.start, own[label])]
+        joined = merge([(rows, {label: each}) for rows, each in both])[label]
+        if (joined.min, joined.max) != (claimed[label].min, claimed[label].max):
             return False
     return True

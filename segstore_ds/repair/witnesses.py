@@ -1,7 +1,7 @@
-"""Witnesses: what proves that the log held more commits than now, and what older roots still say.
+"""Witnesses that the log had more commits than now; and the older versions that can be read.
 
-The hint, named readers and mirrors say which commit they have seen. The name of a staged object
-says which version its writer had seen. A witness counts only for the same stream and generation.
+The hint, named readers and mirrors name the commit that they have seen. The name of a staged object
+has the version that its writer had seen. A witness counts only for the same stream and generation.
 After the witnesses are read, the log is listed again, since it may have grown meanwhile.
 """
 
@@ -23,22 +23,22 @@ from segstore_ds.status.table_status import Slice
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What proves that a version was committed that the log lacks, or holds as another commit."""
+    """Proof that a version was committed that the log lacks, or of which it has another commit."""
 
     version: int
     what: str
 
 
 def find_witnesses(context: StreamContext, newest: Root) -> list[Witness]:
-    """Return what proves that commits are gone, newest version first; empty for a sound log.
+    """Return the witnesses of lost commits, newest version first; empty for a sound log.
 
-    What can't be read or reached proves nothing.
+    Witnesses that can't be read or reached are left out.
     """
-    found = [*_hint(context, newest), *_readers(context, newest), *_mirrors(context, newest)]
-    found += _names(context, newest)
-    end = (context.log.files.newest_listed() or 0) if found else 0
+    claims = [*_hint(context, newest), *_readers(context, newest), *_mirrors(context, newest)]
+    claims += _names(context, newest)
+    end = (context.log.files.newest_listed() or 0) if claims else 0
     # The log may have grown, or end with an unreadable file, which is another error.
-    gone = [claim for claim in found if claim.version <= newest.version or claim.version > end]
+    gone = [claim for claim in claims if claim.version <= newest.version or claim.version > end]
     return sorted(gone, key=lambda witness: -witness.version)
 
 
@@ -52,10 +52,10 @@ def _hint(context: StreamContext, newest: Root) -> Iterator[Witness]:
 def _readers(context: StreamContext, newest: Root) -> Iterator[Witness]:
     for name in context.storage.folders(names.READERS_FOLDER):
         try:
-            found = newest_record(context, name)
+            reader = newest_record(context, name)
         except (FormatError, InvalidInputError):
             continue
-        seen = None if found is None else Seen.by(found.record)
+        seen = None if reader is None else Seen.by(reader.record)
         if seen is not None and is_gone(context.log.files, seen, newest):
             yield Witness(seen.version, f"reader {name!r}")
 
@@ -67,16 +67,16 @@ def _mirrors(context: StreamContext, newest: Root) -> Iterator[Witness]:
         return
     for files in mirrors:
         try:
-            found = files.latest()
+            latest = files.latest()
         except (FormatError, StorageError):
             continue
-        if found is not None and is_gone(context.log.files, Seen.of(found[1]), newest):
-            yield Witness(found[1].version, files.storage.url)
+        if latest is not None and is_gone(context.log.files, Seen.of(latest[1]), newest):
+            yield Witness(latest[1].version, files.storage.url)
 
 
 def _names(context: StreamContext, newest: Root) -> Iterator[Witness]:
     if newest.copies:
-        return  # a clone's objects carry versions of its origin
+        return  # names of a clone's objects may have versions of its origin
     known = max(newest.version, abandoned_through(newest))
     for info in list_objects(context.storage):
         version = names.staged_version(info.path)
@@ -85,16 +85,15 @@ def _names(context: StreamContext, newest: Root) -> Iterator[Witness]:
             yield Witness(version, info.path)
 
 
-_ROOTS_KEPT = 64
-MOST_ROOTS = 4096  # read to find one object, whose facts are near its own version
+_ROOTS_CACHED = 64
+MOST_ROOTS = 4096  # most older versions that are read
 
 
 class KeptVersions:
     """The kept versions, for repair and salvage; older roots are read on demand.
 
-    Only ancestors of the newest root count: a version that a repair left behind gave its offsets
-    and numbers to other events. A file that can't be read is skipped, since another version may say
-    the same. What `status` reads stays in memory by name.
+    Only ancestors of the newest root count: in a version that a repair abandoned, the same offsets
+    and segment numbers are of other events. Unreadable files are skipped.
     """
 
     def __init__(self, context: StreamContext, root: Root) -> None:
@@ -111,7 +110,7 @@ class KeptVersions:
         if not self.newest.log_start <= version <= self.newest.version:
             return None
         if version not in self._roots:
-            if len(self._roots) > _ROOTS_KEPT:
+            if len(self._roots) > _ROOTS_CACHED:
                 del self._roots[next(n for n in self._roots if n != self.newest.version)]
             self._roots[version] = self._read(version)
         return self._roots[version]
@@ -121,14 +120,14 @@ class KeptVersions:
         strict = self.newest.parent if self.newest.operation == Operation.REPAIR else None
         for number in self._numbers[-MOST_ROOTS:][::-1]:
             root = self.at(number)
-            # A repair names the version it continues from; the versions between were left behind.
+            # The parent of a repair is the version that it continues; it abandoned those between.
             if root is None or (strict is not None and root.transaction != strict):
                 continue
             strict = root.parent if root.operation == Operation.REPAIR else None
             yield root
 
     def segments_of(self, root: Root, start: int, end: int) -> Iterator[Slice]:
-        """Yield the segments of `[start, end)` that a root lists, as far as they can be read."""
+        """Yield the segments of `[start, end)` that a root lists, without unreadable parts."""
         for part in readable_parts(self.status.table, root):
             alone = replace(root, lists=(), parts=(part,), entries=())
             with suppress(FormatError):

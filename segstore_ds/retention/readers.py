@@ -113,7 +113,9 @@ class NamedReader:
         """
         if type(offset) is not int or offset < 0:
             raise InvalidInputError(
-                "the offset is no int of at least 0", remedy="give an offset", offset=offset
+                "the offset is no whole number from 0 on",
+                remedy="give an int of at least 0",
+                offset=offset,
             )
         root = self._context.log.root
         if offset > root.tail:

@@ -71,7 +71,7 @@ class Maintenance:
         log_bytes: Their total size in bytes.
         until: When all of these may be deleted by the ages given, if nothing is committed meanwhile
             (by the store's clock, UTC); None if nothing waits for a time.
-        mirrors: The objects that stay in each follower, by its location; None if it can't be
+        mirrors: The objects that stay in each replica, by its location; None if it can't be
             reached.
     """
 

@@ -103,7 +103,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
     policy = upkeep_of(root)
     if policy is None or root.dropped or not is_due(root) or not has_work(context, root, policy):
         return None
-    # Raises if a follower was promoted, or does not say that it follows: nothing is deleted there.
+    # Raises if a mirror was promoted, or does not confirm that it is one: delete nothing there.
     context.log.seams.of(root).before_ack(root)
     now_us = context.log.store_now_us()
     grace_us = policy.grace_s * 1_000_000

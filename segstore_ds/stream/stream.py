@@ -393,7 +393,8 @@ class Stream(Writes):
         Args:
             filters: Conditions that the events satisfy, as in `scan`; at least one.
             columns: The columns to set to null.
-            reason: What the stream keeps about it: a request's number, never the person.
+            reason: A text of at most 200 characters that the stream keeps: a request's number,
+                never the person.
             redact_id: Letters, digits, dots, dashes and underscores: the same id again is the same
                 redaction. None makes a random one.
             forget: Delete what still holds the values.

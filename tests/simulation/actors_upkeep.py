@@ -149,7 +149,9 @@ class Curator(Actor):
         del self.kept[name]
 
     def expects(self, error: SegstoreError) -> bool:
-        return isinstance(error, InvalidInputError) and "the stream has expiring values" in error.fact
+        return (
+            isinstance(error, InvalidInputError) and "the stream has expiring values" in error.fact
+        )
 
     def finish(self) -> None:
         """Give up what is kept: redactions wait for that."""

@@ -119,7 +119,7 @@ def test_members_agree_on_the_key():
         with pytest.raises(ReaderConflictError, match="by another key"):
             join(stream, "b", key=key)
     for key in ([], ["x"], ["n", "x"]):
-        with pytest.raises(InvalidInputError, match="not a key"):
+        with pytest.raises(InvalidInputError, match="can't be the key"):
             join(stream, "b", key=key)
     with pytest.raises(InvalidInputError, match="only members"):
         stream.follow("other", key=["s"])

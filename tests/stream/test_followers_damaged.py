@@ -224,7 +224,7 @@ def test_commits_that_named_the_follower_are_fetched_from_it(pair: Pair, lost: s
         repair(pair, pair.primary)
     other = pair.another()
     segstore.create(other, numbers(0, 0).schema)
-    with pytest.raises(InvalidInputError, match="does not replicate"):
+    with pytest.raises(InvalidInputError, match="is no replica of this one"):
         repair(pair, pair.primary, replica=other)
     report = repair(pair, pair.primary, replica=pair.follower)
     assert (report.ok, report.generation) == (True, 0)

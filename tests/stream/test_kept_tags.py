@@ -121,7 +121,7 @@ def test_nothing_is_erased_while_a_tag_keeps_it() -> None:
             erase()
     stream.tags.delete("v1")
     stream.settings.update(expiry={"s": "30d"})
-    with pytest.raises(InvalidInputError, match="expire"):
+    with pytest.raises(InvalidInputError, match="expiring"):
         stream.tags.set("v1", keep=True)
 
 

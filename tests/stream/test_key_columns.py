@@ -184,7 +184,7 @@ def test_verify_reports_a_filter_that_lacks_a_value(
     monkeypatch.setattr(verify, "open_segment", without_a_bit)
     problems = stream.verify().problems
     assert len(problems) == 20
-    assert "the filter of column 'user' lacks a value" in problems[0].what
+    assert "filter of column 'user' lacks a value" in problems[0].what
 
 
 @FORMATS

@@ -220,9 +220,11 @@ def test_what_is_no_redaction_is_refused() -> None:
         stream.redact(SECRET, columns=["x"])
     with pytest.raises(InvalidInputError, match="redaction"):
         stream.redact(SECRET, columns=["s"], redact_id="a b")
-    with pytest.raises(InvalidInputError, match="reason"):
-        stream.redact(SECRET, columns=["s"], reason=300 * "x")
+    for reason in (201 * "x", "\ud800", 7):
+        with pytest.raises(InvalidInputError, match="reason"):
+            stream.redact(SECRET, columns=["s"], reason=reason)
     assert stream.refresh().version == version
+    stream.redact(SECRET, columns=["s"], reason=200 * "ü")  # characters, however many bytes
 
 
 def test_only_the_newest_redactions_are_remembered() -> None:

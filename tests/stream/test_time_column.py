@@ -239,7 +239,7 @@ def test_bounds_that_are_not_the_events_are_reported(
     stream = filled(tmp_path, [5, 1], segment_format="arrow")
     monkeypatch.undo()
     (problem,) = stream.verify().problems
-    assert "statistics are not those of the rows" in str(problem)
+    assert "statistics are not those of its rows" in str(problem)
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])

@@ -196,6 +196,16 @@ def test_redact_after_an_age_sets_a_rule(stream, capsys):
     assert stream.refresh().settings.expiry == ()
 
 
+def test_redact_is_refused_for_a_kept_tag_before_it_asks(stream, capsys):
+    """Who confirms would only then read that a tag has to be removed first."""
+    stream.tags.set("v1", keep=True)
+    line = ["redact", stream.url, "-c", "n"]
+    for more in (["--after", "30d"], ["--after", "30d", "--dry-run"], ["--where", "n == 2"]):
+        assert main([*line, *more]) == FAILED
+        assert "tags keep versions" in capsys.readouterr().err
+    assert main([*line, "--after", "never"]) == 0
+
+
 @pytest.mark.parametrize("form", [[], ["--format", "iceberg"]])
 def test_publish_shows_removes_and_asks(form, stream, capsys):
     assert main(["publish", stream.url, *form]) == 0
