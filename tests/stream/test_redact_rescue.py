@@ -115,7 +115,7 @@ def test_a_redaction_is_left_behind_only_on_request() -> None:
     _redact(stream)
     clock = stream._context.clock
     _damage(storage, range(before + 1, stream.version + 1))
-    with pytest.raises(InvalidInputError, match="may hold a redaction"):
+    with pytest.raises(InvalidInputError, match="may be a redaction"):
         repair_on(storage, allow_loss=True, clock=clock)
     assert repair_on(storage, allow_loss=True, allow_redacted=True, clock=clock).lost
     again = open_on(storage, clock=clock)
@@ -154,7 +154,7 @@ def test_a_half_done_redaction_survives_a_repair(
     clock = stream._context.clock
     _damage(storage, range(stream.version, stream.version + 1))
     report = repair_on(storage, allow_loss=True, clock=clock)
-    assert any("'r' is not done" in text for text in report.repaired)
+    assert any("'r' is not finished" in text for text in report.repaired)
     again = open_on(storage, clock=clock)
     assert len(SECRETS & {*_texts(again)}) == len(SECRETS) - known.rows
     again.append(numbers(13, 14))
