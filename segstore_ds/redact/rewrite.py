@@ -84,9 +84,7 @@ class RedactedSegment:
     run: Replacement | None = None
 
 
-def redact_segment(
-    job: RedactJob, placed: Slice, *, number: int, nonce: str
-) -> RedactedSegment:
+def redact_segment(job: RedactJob, placed: Slice, *, number: int, nonce: str) -> RedactedSegment:
     """Search a segment; if an event matches, stage its replacement.
 
     `number` and `nonce` are parts of the staged names. Nothing is visible before
