@@ -1,4 +1,8 @@
-"""Cuts and positions: parse user input, resolve it to an offset of one root, check a range."""
+"""Cuts and positions: parse user input, resolve it to an offset of one root, check a range.
+
+A position names its stream and generation, so it is refused on another stream, and after commits
+were abandoned. A range below the head is an error, unless the caller accepts the loss.
+"""
 
 import datetime as dt
 import json

@@ -1,4 +1,4 @@
-"""Libraries of data frames: imported when they are used; values that they can't hold."""
+"""Imports libraries of data frames when they are used, and refuses what they can't hold."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,7 @@
-"""Planning a read: its arguments are checked against one version and become a `Reading`."""
+"""Planning a read: its arguments are checked against one version and become a `Reading`.
+
+No segment is opened; `read/plan.py` finds those to read.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,7 @@
-"""Sessions: the registered format, the settings that make it fast, views, and one tuned write."""
+"""Sessions: the registered format, the settings that make it fast, views, and one tuned write.
+
+A setting that the user has chosen is never changed, and no plan or option shows storage options.
+"""
 
 import json
 import logging

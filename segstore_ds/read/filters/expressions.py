@@ -1,4 +1,4 @@
-"""Expressions of Arrow as filters: Arrow itself applies them, so they mean the same in pyarrow.
+"""Expressions of Arrow as filters: Arrow itself applies them, so they mean the same as in pyarrow.
 
 They differ from other filters only in NaN, which Arrow does not order. Rows for which an expression
 is null are dropped. pyarrow shows the structure of an expression only in its serialized form: as

@@ -1,4 +1,4 @@
-"""Expressions of Polars as filters: Polars itself applies them, so they mean the same there.
+"""Expressions of Polars as filters: Polars itself applies them, so they mean the same as there.
 
 The conditions that a predicate implies are read from its JSON, whose form depends on the version of
 Polars: what is not understood is left out, and more segments are read.
