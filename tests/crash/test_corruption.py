@@ -5,7 +5,7 @@ or a huge allocation. `verify` names the damaged object, and a damaged frame hid
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -131,9 +131,9 @@ def damage(
     assert content_on(storage) == right
 
 
-def flips(data: bytes, stride: int) -> Iterator[tuple[str, bytes]]:
-    """Yield a content with a bit of each of its bytes changed in turn, or of one in so many."""
-    for place in range(0, len(data), stride):
+def flips(data: bytes, places: Iterable[int]) -> Iterator[tuple[str, bytes]]:
+    """Yield a content with a bit of each of the bytes at some places changed in turn."""
+    for place in places:
         changed = bytes([data[place] ^ 1 << place % 8])
         yield f"a bit of byte {place}", data[:place] + changed + data[place + 1 :]
 
@@ -154,17 +154,30 @@ def essential(files: dict[str, bytes]) -> list[str]:
 def test_every_flipped_byte_is_noticed(
     storage: Storage, files: dict[str, bytes], stride: int
 ) -> None:
-    """One bit of every byte of an object of every kind."""
+    """One bit of every byte of an object of every kind.
+
+    One digest covers all of a part behind its first lines, and each flip there takes a whole read
+    and a whole verify: where not every byte is flipped, every thirteenth is.
+    """
     for path in essential(files):
+        data = files[path]
+        lines = 100 if stride > 1 and kind_of(path) == "part" else len(data)
+        places = [*range(0, lines, stride), *range(lines, len(data), 13)]
         if kind_of(path) != "older":
-            damage(storage, files, path, flips(files[path], stride))
+            damage(storage, files, path, flips(data, places))
 
 
 def test_every_cut_is_noticed(storage: Storage, files: dict[str, bytes]) -> None:
     """Objects that end early, also within their last and first bytes, or that go on too long."""
     for path in essential(files):
         data = files[path]
-        lengths = {*range(1, 40), *range(40, len(data), 31), *range(len(data) - 40, len(data))}
+        end, apart = len(data), kind_of(path) == "part"  # which is read whole, whatever its length
+        edges = (
+            (range(1, 60, 3), range(end - 8, end))
+            if apart
+            else (range(1, 40), range(end - 40, end))
+        )
+        lengths = {*edges[0], *range(40, end, 97 if apart else 31), *edges[1]}
         cuts = [(f"cut at {n}", data[:n]) for n in sorted(lengths) if 0 < n < len(data)]
         longer = [(f"longer by {n}", data + bytes(n)) for n in (1, 40, 64, 4096)]
         damage(storage, files, path, iter(cuts + longer + [("doubled", data * 2)]))
