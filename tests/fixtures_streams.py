@@ -1,12 +1,28 @@
 """Fixtures of the tests of the engine."""
 
+from collections.abc import Iterator
+from functools import lru_cache
+
 import pytest
 from follower_kit import Pair
 from stream_kit import CHOSEN, STAGED, TIGHT
 
+from segstore_ds.format.parts import rows
 from segstore_ds.stream import writes
 from segstore_ds.write import append
 from segstore_ds.write.batch_plan import BatchRules, Way
+
+# They read the same status objects thousands of times, which took a third of their time.
+SWEEPS = ("crash", "property", "simulation", "test_followers")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _decoded_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In sweeps decode the rows of equal bytes once. That is pure; an error is raised each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if {request.path.parent.name, request.path.stem.rpartition("_")[0]} & {*SWEEPS}:
+            patch.setattr(rows, "_decode", lru_cache(2048)(rows._decode))
+        yield
 
 
 @pytest.fixture
