@@ -110,11 +110,12 @@ def in_commits(rows: Iterable[T], size: Callable[[T], int], most_bytes: int) -> 
     batch: list[T] = []
     held = 0
     for row in rows:
-        if batch and (held + size(row) > most_bytes or len(batch) >= COMMIT_ROWS):
+        row_bytes = size(row)
+        if batch and (held + row_bytes > most_bytes or len(batch) >= COMMIT_ROWS):
             yield batch
             batch, held = [], 0
         batch.append(row)
-        held += size(row)
+        held += row_bytes
     if batch:
         yield batch
 

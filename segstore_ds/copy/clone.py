@@ -211,25 +211,20 @@ def run_materialize(context: StreamContext) -> int:
         with Transfer() as transfer:
             take = partial(_take, transfer, storage)
             copied += sum(map_ahead(take, _shared(context, root), threads=OBJECTS))
-        base = root
 
-        def next_root(newest: Root, _slot: Slot, base: Root = base) -> Root | None:
-            if not newest.origins:
-                return None
-            if newest.version != base.version and any(
-                required for _, required in _shared(context, newest)
-            ):
-                raise ConflictError("the stream lists more segments of the origin than were copied")
+        def next_root(newest: Root, _slot: Slot, base: Root = root) -> Root | None:
+            moved = newest.origins and newest.version != base.version
+            lacks = moved and any(required for _, required in _shared(context, newest))
+            if lacks or not newest.origins:
+                return None  # a restore listed more segments of the origin: copy them first
             return replace(newest, origins={}, operation=Operation.MATERIALIZE)
 
-        try:
-            context.commit(next_root)
-        except ConflictError:
-            root = context.log.refresh()
-            continue
-        break
-    else:
-        raise ConflictError("another restore came first on every attempt", url=storage.url)
+        context.commit(next_root)
+        root = context.log.refresh()
+    if root.origins:
+        raise ConflictError(
+            "restores listed more segments of the origin on every attempt", url=storage.url
+        )
     release_origins(context, last_sharing(sharing))
     return copied
 

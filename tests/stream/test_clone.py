@@ -626,6 +626,30 @@ def _materialize(_stream: Stream, faulty: Storage) -> None:
     run_materialize(clone._context)
 
 
+class _Raced(WrappedStorage):
+    """A storage of a handle before whose commits another writer always commits."""
+
+    races = 0
+
+    def around(self, verb: str, path: str, work: Callable[[], object]) -> object:
+        if f"{verb} {path}".startswith("create log/0"):
+            self.races += 1
+            open_on(open_storage(self.url)).append(numbers(70, 71))
+        return work()
+
+
+def test_materialize_that_loses_every_race_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends as any other commit does, after as many attempts: no restore was in the way."""
+    monkeypatch.setitem(StreamLog.commit.__kwdefaults__, "attempts", 3)
+    stream, storage = _clone_of_three()
+    raced = _Raced(storage)
+    with pytest.raises(ConflictError, match="other writers committed first"):
+        _materialize(stream, raced)
+    assert raced.races == 3
+    _materialize(stream, storage)
+    assert open_on(storage)._log.root.origins == {}
+
+
 def test_drop_after_interrupted_materialize_leaves_no_pin(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stopped between its commit, after which no origin is named, and the release."""
     # So that the first hint is the commit's.
