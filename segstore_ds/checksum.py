@@ -1,4 +1,4 @@
-"""CRC-32 of stored bytes, by zlib-ng where it is installed: the same number, much faster."""
+"""CRC-32 of stored bytes, by zlib-ng if it is installed: the same value, much faster."""
 
 import zlib
 from collections.abc import Callable
@@ -10,6 +10,6 @@ crc32: Callable[..., int] = zlib.crc32
 with suppress(ImportError):
     from zlib_ng import zlib_ng
 
-    # A build with a wrong CRC-32 would make every object look damaged.
+    # With a wrong CRC-32, every object would look damaged.
     if zlib_ng.crc32(_PROBE, 1) == zlib.crc32(_PROBE, 1):
         crc32 = zlib_ng.crc32

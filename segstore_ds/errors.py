@@ -8,7 +8,7 @@
     ├── ConflictError          retryable   another change came first: read again
     │   ├── WriterConflictError            another owner, a stale batch, or other events
     │   ├── ReaderConflictError            the reader's name has another owner
-    │   ├── LeaseLostError     retryable   others were given what a member had leased: go on
+    │   ├── LeaseLostError     retryable   a member's lease expired: undo, ask for the next batch
     │   └── StagedExpiredError             staged before the floor: stage again
     ├── CommitUnknownError                 may or may not have landed: ask stream.outcome()
     ├── TruncatedError                     the position is below the head: names what is lost
@@ -129,7 +129,7 @@ class ConflictError(SegstoreError):
 
 
 class WriterConflictError(ConflictError):
-    """The writer id has another owner; or its batch is an older one, or holds other events."""
+    """The writer id has another owner, or its batch is older or has other events."""
 
     retryable = False
 
@@ -141,11 +141,11 @@ class ReaderConflictError(ConflictError):
 
 
 class LeaseLostError(ConflictError):
-    """A member of a reader was silent for longer than its lease, and others read its events."""
+    """The lease of a reader's member expired, and other members read its events."""
 
     default_remedy = (
         "undo what was done with the batch, and ask the loop for the next one; if batches take so "
-        "long, give a longer lease, or call renew() on the way"
+        "long, give a longer lease, or call renew() meanwhile"
     )
 
 
@@ -220,11 +220,13 @@ class UnsafeFilesystemError(StorageError):
 class FormatError(SegstoreError):
     """Stored bytes are not what FORMAT.md says."""
 
-    default_remedy = "segstore.verify(url) lists all damage, segstore.repair(url) mends what it can"
+    default_remedy = (
+        "segstore.verify(url) lists all damage, segstore.repair(url) repairs what it can"
+    )
 
 
 class MissingObjectError(FormatError):
-    """An object that the metadata names, or that was asked for, is not there."""
+    """An object that the metadata names, or that a caller named, does not exist."""
 
 
 class EmptyObjectError(FormatError):

@@ -1,6 +1,6 @@
-"""The names of the package that need no pyspark: what users call, construct, hold and compare.
+"""The public names of the package that need no pyspark.
 
-`segstore_ds` loads this module when one of them is used. The other types that calls return are in
+`segstore_ds` loads this module when one of them is used. Types that calls only return are in
 `reports`.
 """
 

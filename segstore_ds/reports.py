@@ -1,4 +1,4 @@
-"""`segstore.reports`: types for annotations, which calls return and users never construct."""
+"""`segstore.reports`: types that calls return, for annotations; users never construct them."""
 
 from segstore_ds.cache.read_cache import ReadCounters
 from segstore_ds.compact.commit import Compaction

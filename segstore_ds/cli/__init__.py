@@ -1,9 +1,7 @@
-"""The command line: `segstore demo`, `segstore info`, `segstore verify`.
+"""The command line, such as `segstore info`; here are the exit statuses of its commands.
 
-This package is a client of the public API. It imports no pyspark; what the demo runs in Spark is
-text that the demo prints.
-
-The exit statuses of commands are here, as `docs/command_line.md` lists them.
+This package is a client of the public API. It imports no pyspark: the demo runs Spark by code that
+it prints.
 """
 
 DAMAGED = 1

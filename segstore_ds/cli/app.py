@@ -1,4 +1,4 @@
-"""The commands of `segstore` in groups, and what a failure of one ends with."""
+"""The commands of `segstore` in groups, and how their failures are reported."""
 
 import inspect
 import os
@@ -40,28 +40,28 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
 _RESCUES = ("verify", "repair", "salvage")
 
 
-def _say_failure(said: object, status: int, *, as_json: bool) -> None:
+def _report_failure(failure: object, status: int, *, as_json: bool) -> None:
     if not as_json:
-        typer.echo(f"segstore: {printable(str(said))}", err=True)
+        typer.echo(f"segstore: {printable(str(failure))}", err=True)
         return
-    facts: dict[str, object] = {"error": said}
-    if isinstance(said, SegstoreError):
-        facts = {"error": said.fact, "code": said.code, "fields": said.fields}
-        facts |= {"remedy": said.remedy, "retryable": said.retryable}
+    facts: dict[str, object] = {"error": failure}
+    if isinstance(failure, SegstoreError):
+        facts = {"error": failure.fact, "code": failure.code, "fields": failure.fields}
+        facts |= {"remedy": failure.remedy, "retryable": failure.retryable}
     typer.echo(printable_json(to_json(facts | {"status": status})), err=True)
 
 
 class _Commands(TyperGroup):
-    """Turns what a command raises into one line on stderr and a status."""
+    """Turns the errors of a command into one line on stderr and an exit status."""
 
     def invoke(self, ctx: Any) -> None:
         """Run a command; none has a result."""
         given = (*ctx._protected_args, *ctx.args)  # noqa: SLF001 - of the command
         as_json = "--json" in given or ctx.params.get("as_json")
-        said: object
+        failure: object
         try:
             super().invoke(ctx)
-            sys.stdout.flush()  # what is still in the buffer: at exit no failure has a status
+            sys.stdout.flush()  # now: a failure at exit would set no exit status
         except SegstoreError as error:
             known, own = self._options(ctx), self._options(ctx)(ctx.invoked_subcommand or "")
             error.respell(lambda text: spell_flags(spell_calls(text, known), own))
@@ -70,30 +70,30 @@ class _Commands(TyperGroup):
                 status = DAMAGED
             else:
                 status = RETRYABLE if error.retryable else FAILED
-            said = error
+            failure = error
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader of the output is gone; flushing at exit must not fail again.
+            # The reader of the output has ended; the flush at exit must not fail, too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
         except typer.Abort as abort:  # a question that was not answered with yes
             if not str(abort):
                 raise typer.Exit(NOT_CONFIRMED) from None
-            said, status = abort, NOT_CONFIRMED
+            failure, status = abort, NOT_CONFIRMED
         except Exception as error:
             if isinstance(error, typer.Exit):
                 raise
             usage = getattr(error, "format_message", None)  # typer's own, about the arguments
-            said = usage() if usage else f"{type(error).__name__}: {error}"
+            failure = usage() if usage else f"{type(error).__name__}: {error}"
             status = FAILED
         else:
             return
-        _say_failure(said, status, as_json=bool(as_json))
+        _report_failure(failure, status, as_json=bool(as_json))
         raise typer.Exit(status)
 
     def _options(self, ctx: Any) -> Callable[[str], Sequence[Any]]:
-        """Return what gives the options of a command by its name; none for no command."""
+        """Return a function from a command's name to its options."""
 
         def options(name: str) -> Sequence[Any]:
             command = self.get_command(ctx, name)
@@ -123,18 +123,18 @@ def _base(
 
 
 def _run(ctx: typer.Context, *, storage_options: Options = None, as_json: Json = False) -> Run:
-    """Return the run of a command; its flags may stand before the verb or after it."""
+    """Return the run of a command; these flags may be before or after the command's name."""
     before: Run = ctx.obj
     given = before.given if storage_options is None else storage_options
     return Run(as_json or before.as_json, given)
 
 
-# Parameters of a verb that are made of flags, which several verbs have.
+# Parameters of commands that are built from flags shared by several commands.
 _SHARED: dict[str, Callable[..., Any]] = {"chosen": choose, "run": _run}
 
 
 def _option(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter as a flag of its name, if a text explains it: help, or METAVAR: help."""
+    """Return a parameter as a flag, if a text annotates it: the help, or `METAVAR: help`."""
     kind, *notes = get_args(parameter.annotation) or ("",)
     if get_origin(parameter.annotation) is Annotated and isinstance(notes[0], str):
         metavar, text = re.findall(r"^(?:([A-Z.,:|]+): )?(.*)", notes[0])[0]
@@ -145,7 +145,7 @@ def _option(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
-    """Return a verb with the flags that its shared parameters are made of in their place."""
+    """Return a command whose shared parameters are replaced by the flags that build them."""
     own = {**inspect.signature(verb).parameters}
     made = {
         name: inspect.signature(_SHARED[name]).parameters for name in _SHARED if own.pop(name, 0)

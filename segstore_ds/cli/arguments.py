@@ -1,4 +1,4 @@
-"""Arguments and flags that several commands have, and the streams that a run of one opens."""
+"""Arguments and flags of several commands, the spelling of errors as commands, and `Run`."""
 
 import json
 import os
@@ -45,7 +45,7 @@ Where = Annotated[
     typer.Option(metavar="FILTER", help="Only events for which this holds, such as 'n > 3'."),
 ]
 
-# An argument of Python in an error's text, but not inside of a call.
+# A Python argument in an error's text, but not inside a call.
 _PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|(['\"])(?P<text>.*?)\2)")
 _NAME = re.compile(r"(?<![\w.(])(?<!, )[a-z]+(?:_[a-z]+)+\b(?![=(])")
 VARIABLE = "SEGSTORE_STORAGE_OPTIONS"
@@ -53,7 +53,7 @@ FILE_VARIABLE = "SEGSTORE_CONFIG"
 
 
 def spell_flags(text: str, options: Iterable[Any]) -> str:
-    """Return an error's text in which Python's arguments are spelled as these options of a command.
+    """Return an error's text with Python arguments replaced by a command's flags.
 
     >>> from types import SimpleNamespace
     >>> move = SimpleNamespace(name="move", opts=["--move"])
@@ -61,19 +61,19 @@ def spell_flags(text: str, options: Iterable[Any]) -> str:
     'move it with --move, or set copy=True'
     """
     known = {option.name: option.opts[0] for option in options}
-    # Names of several words are no English: they stand for the argument wherever they are.
+    # A name with an underscore is no English word, so it is an argument wherever it occurs.
     text = _NAME.sub(lambda found: known.get(found[0], found[0]), text)
 
     def spell(found: re.Match[str]) -> str:
         flag, value = known.get(found["name"]), found["text"]
-        if flag is None:  # a mode may be a flag
+        if flag is None:  # a value of `mode` may be a flag of its own
             return known.get(value, found[0]) if found["name"] == "mode" else found[0]
         return flag if value is None else f"{flag} {shlex.quote(value)}"
 
     return _PYTHON.sub(spell, text)
 
 
-# Calls of Python that an error's text may advise, as commands and what comes behind them.
+# Python calls that an error's text may advise, and their commands with arguments.
 COMMANDS = {
     "create": "create URL",
     "drop": "drop URL",
@@ -109,7 +109,7 @@ _GIVEN = re.compile(r"([a-z_]+)=([^,]+)")
 
 
 def spell_calls(text: str, options_of: Callable[[str], Iterable[Any]]) -> str:
-    """Return an error's text in which calls of Python are commands, where there are such.
+    """Return an error's text with Python calls replaced by commands, if there are any.
 
     >>> spell_calls("see segstore.verify(url)", lambda _: ())
     'see segstore verify URL'
@@ -125,24 +125,24 @@ def spell_calls(text: str, options_of: Callable[[str], Iterable[Any]]) -> str:
         given = {name: value for name, value in given.items() if name != "confirm"}
         if not given.keys() <= flags.keys():
             return found[0]
-        said = [
+        words = [
             flags[name] if value == "True" else f"{flags[name]} {value}"
             for name, value in given.items()
         ]
-        return " ".join(("segstore", line, *said))
+        return " ".join(("segstore", line, *words))
 
     return _CALL.sub(spell, text)
 
 
 def only_filter(where: list[str] | None) -> str | None:
-    """Return the filter of `--where`; neither an empty one nor one of two is passed over."""
+    """Return the filter of `--where`; refuses an empty one, or several."""
     if where is not None and (len(where) > 1 or not where[0].strip()):
         raise typer.BadParameter("give one --where, with its conditions joined by 'and'")
     return where[0] if where else None
 
 
 def _parse_event_time(text: str | None) -> tuple[str | None, str | None] | None:
-    """Return the interval of `--event-time`, open where nothing is given; None for no interval.
+    """Return the interval of `--event-time`, with None for an open end; None without the flag.
 
     >>> _parse_event_time("2026-11-20..")
     ('2026-11-20', None)
@@ -185,7 +185,7 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the flags of every command say; `given` is that of storage options, and never shown."""
+    """The flags of every command; `given` has the storage options, and is never printed."""
 
     as_json: bool = False
     given: str | None = None
@@ -199,7 +199,7 @@ class Run:
         return _read_config()
 
     def read(self, url: str) -> "segstore.Stream":
-        """Open a stream for a command that writes nothing, so on any filesystem."""
+        """Open a stream for a command that writes nothing, on any filesystem."""
         return segstore.open(url, storage_options=self.options(), single_writer=True)
 
     def change(self, url: str) -> "segstore.Stream":
@@ -207,19 +207,19 @@ class Run:
         return segstore.open(url, storage_options=self.options())
 
     def report(self, done: Any, *lines: str) -> None:
-        """Print what a command did: its fields for programs, its lines or its text for people."""
+        """Print a command's result: its fields as JSON, otherwise `lines` or its text."""
         if self.as_json:
             print_json(done)
         else:
             say(*(lines or str(done).split("\n")))
 
     def table(self, batches: Iterable[Any], columns: Sequence[str] | None = None) -> None:
-        """Print batches of rows as they come; `columns` are what people see, programs get all."""
+        """Print batches of rows as they come; JSON has all columns, a table only `columns`."""
         print_table(batches, columns, as_json=self.as_json)
 
 
 def _parse_options(text: str, *, source: str) -> dict[str, Any]:
-    """Return the JSON object in a text, or in the file that `@NAME` names; errors show neither."""
+    """Return the JSON object in a text or in the file `@NAME`; errors do not show its content."""
     try:
         if text.startswith("@"):
             text = Path(text[1:]).expanduser().read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Commands that take care of a stream: maintain, compact, verify, repair, salvage."""
+"""Commands to maintain and rescue a stream: maintain, compact, verify, repair, salvage."""
 
 from functools import partial
 from typing import Annotated
@@ -86,7 +86,7 @@ def compact(
 
 
 def verify(run: Run, url: Url) -> None:
-    """Read a whole stream and say what is wrong where."""
+    """Read a whole stream and report damage."""
     with shown("verifying", "events and versions") as progress:
         found = segstore.verify(url, storage_options=run.options(), progress=progress)
     read = f"{found.segments:,} segments, {found.frames:,} frames, {found.rows:,} events"
@@ -115,7 +115,7 @@ def repair(
     replica: Annotated[str | None, "FOLDER: Take lost commits from this copy."] = None,
     yes: Yes = False,
 ) -> None:
-    """Put back what is lost or damaged."""
+    """Restore what is lost or damaged."""
     if allow_loss:
         ask(f"Give up the newest commits of {url} that can't be read?", yes=yes)
     done = segstore.repair(

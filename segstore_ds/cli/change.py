@@ -11,7 +11,6 @@ import segstore_ds as segstore
 from segstore_ds.cli.arguments import Cut, DryRun, Run, Url, Where, Yes, only_filter
 from segstore_ds.cli.show import ask
 from segstore_ds.errors import FormatError, NotFoundError
-from segstore_ds.format.redactions import refuse_kept
 from segstore_ds.options.arguments import check_duration
 
 
@@ -118,7 +117,7 @@ def redact(
         run.report({"dry_run": True, "rows": found}, f"{found:,} kept events match")
         return
     if redact_id is None:  # a repeated call with an id may only return what was done
-        refuse_kept(stream._context.log.root)  # noqa: SLF001 - before anybody is asked
+        _refuse_kept(stream)
     ask(f"Set {', '.join(names)} of matching events of {stream.url} to null for good?", yes=yes)
     done = stream.redact(
         filters,
@@ -132,6 +131,13 @@ def redact(
     text = f"redacted {held}, below offset {done.tail}"
     forgotten = () if done.forgotten is None else str(done.forgotten).split("\n")
     run.report(done, f"{text}, id {done.redact_id}", *forgotten)
+
+
+def _refuse_kept(stream: Any) -> None:
+    """Raise if tags keep versions, before the user is asked to confirm."""
+    from segstore_ds.format.redactions import refuse_kept
+
+    refuse_kept(stream._context.log.root)  # noqa: SLF001 - no call tells it without a change
 
 
 def _expire(
@@ -152,7 +158,7 @@ def _expire(
     given = names if after != "never" else []
     rules = {name: {"age": after, "filters": filters} for name in given}
     if rules:
-        refuse_kept(stream._context.log.root)  # noqa: SLF001 - before anybody is asked
+        _refuse_kept(stream)
     text = f"{', '.join(names)} of {stream.url}"
     text = f"{text} expire no more" if not rules else f"{text} become null after {after}"
     if not dry_run:

@@ -1,4 +1,4 @@
-"""`segstore demo`: a month of real flights, told in snippets that are printed and then run."""
+"""`segstore demo`: prints snippets about a month of real flights, and runs them."""
 
 import os
 import shutil
@@ -116,11 +116,11 @@ _NEXT = """\
 
 
 def run_demo(folder: Path | None, *, install_jdk: bool) -> None:
-    """Tell the story; without Spark or Java, without their part.
+    """Run the demo; without Spark or Java it leaves out their part.
 
     The stream is written to `folder` and stays there; None means a temporary folder. A picture of
-    it stays in either case: in `folder`, else in the current one. With `install_jdk` a missing Java
-    is fetched.
+    it is kept in either case: in `folder`, or in the current folder. `install_jdk` downloads a
+    missing Java.
     """
     started = time.monotonic()
     with _opened(folder) as place:
@@ -178,7 +178,7 @@ def _opened(folder: Path | None) -> Iterator[Path]:
 
 
 def _prepare_spark(*, install_jdk: bool) -> bool:
-    """Tell whether Spark can run, with a suitable Java on the PATH; say why not."""
+    """Tell whether Spark can run, and put a suitable Java on the PATH; prints why it can't."""
     if util.find_spec("pyspark") is None:
         print(_NO_SPARK)
         return False
@@ -198,7 +198,7 @@ def _prepare_spark(*, install_jdk: bool) -> bool:
 
 @contextmanager
 def _quiet_spark(place: Path) -> Iterator[None]:
-    """Make a Spark that starts here use the installed pyspark, and write its log to a file."""
+    """Let Spark use the installed pyspark, and write its log to a file."""
     for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_DRIVER_PYTHON"):
         os.environ.pop(name, None)
     settings = {**_SPARK_SETTINGS, "spark.sql.warehouse.dir": str(place / "warehouse")}
@@ -220,7 +220,7 @@ def _quiet_spark(place: Path) -> Iterator[None]:
 
 
 def find_java(environment: Mapping[str, str], user_folder: Path) -> Path | None:
-    """Return the first `java` that runs Spark: of JAVA_HOME, of the PATH, of what was fetched."""
+    """Return the first `java` that runs Spark: of JAVA_HOME, of the PATH, or in ~/.jdk."""
     return next(filter(_runs_spark, _places(environment, user_folder)), None)
 
 

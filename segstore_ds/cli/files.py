@@ -1,4 +1,4 @@
-"""Rows from and to files and pipes: Parquet, CSV, JSON lines and Arrow, by pyarrow."""
+"""Reads and writes rows in files and pipes: Parquet, CSV, JSON lines and Arrow, by pyarrow."""
 
 import codecs
 import csv
@@ -60,8 +60,8 @@ def find_format(name: str, given: Format | None) -> Format:
 def open_rows(name: str, form: Format, schema: Any = None, *, new: bool = False) -> Iterator[Any]:
     """Open a file, or standard input for "-", as a `RecordBatchReader`.
 
-    CSV and JSON have no types of their own: columns of `schema` get those that it has there. Types
-    of `new` columns, and without a schema of all, are those that fit all rows.
+    CSV and JSON have no types. Columns in `schema` get its types. Columns that are not in it, which
+    `new` allows, get types that fit all rows.
     """
     import pyarrow as pa
 
@@ -135,7 +135,7 @@ def _header(source: BinaryIO) -> list[str]:
 
 
 def _located(error: Exception, source: BinaryIO, schema: Any, *, whole: bool) -> str:
-    """Return what Arrow says of CSV with the row, which only one thread knows, and the column."""
+    """Return Arrow's message about CSV with the row, which needs one thread, and the column."""
     import pyarrow as pa
 
     cause = str(error)
@@ -165,7 +165,7 @@ def _parse_csv(source: BinaryIO, types: Any, *, threads: bool) -> Any:
 
 
 def _decoded(rows: Any, raw: Collection[str]) -> Any:
-    """Return a reader of the same rows with bytes for the base64 in some columns."""
+    """Return a reader of the same rows with base64 in some columns decoded to bytes."""
     import pyarrow as pa
 
     from segstore_ds.cli.json_lines import column_of
@@ -189,7 +189,7 @@ def _decoded(rows: Any, raw: Collection[str]) -> Any:
 
 
 class _WholeEnds(io.RawIOBase):
-    """Reads a source without ending between CR and LF: Arrow would drop that LF from a value."""
+    """Reads a source in blocks that do not end between CR and LF: Arrow would drop the LF."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source, self._held = source, b""
@@ -217,7 +217,7 @@ def _open_arrow(source: BinaryIO) -> Any:
 
 
 def _csv_cells(rows: Any) -> Any:
-    """Return a table or batch with base64 for bytes; InvalidInputError for what CSV can't hold."""
+    """Return a table or batch with base64 for bytes; InvalidInputError if CSV can't express it."""
     import pyarrow as pa
     from pyarrow import types as t
 
@@ -259,10 +259,10 @@ def _prefix_formulas(rows: Any) -> Any:
 def open_sink(
     name: str, form: Format, schema: Any, *, force: bool = False, raw: bool = False
 ) -> Iterator[Callable[[Any], object]]:
-    """Open a file, or standard output for "-", and yield what writes a batch to it.
+    """Open a file, or standard output for "-", and yield a function that writes a batch to it.
 
-    The file has its name only when all of it is written. `raw` leaves cells of CSV that a
-    spreadsheet would run.
+    The file gets its name only when it is complete. `raw` leaves CSV cells that a spreadsheet would
+    run as formulas.
     """
     if name == PIPE:
         shown = sys.stdout.isatty()
@@ -290,7 +290,7 @@ def open_sink(
 
 @contextmanager
 def _ended(sink: Any, form: Format, schema: Any, *, raw: bool) -> Iterator[Callable[[Any], object]]:
-    """Yield what writes a batch; a failure leaves out the end, so that no part passes for all."""
+    """Yield a function that writes a batch; after a failure, the file gets no end."""
     held = _Sink(sink)
     write, close = _writer(held, form, schema, raw=raw)
     try:
@@ -304,7 +304,7 @@ def _ended(sink: Any, form: Format, schema: Any, *, raw: bool) -> Iterator[Calla
 def _writer(
     sink: Any, form: Format, schema: Any, *, raw: bool
 ) -> tuple[Callable[[Any], object], Callable[[], object]]:
-    """Return what writes a batch, and what ends the file."""
+    """Return functions that write a batch, and that end the file."""
     import pyarrow as pa
 
     match form:

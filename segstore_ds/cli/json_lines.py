@@ -1,7 +1,7 @@
-"""Lines of JSON as Arrow data, and types for the columns of JSON and CSV, which name none.
+"""Converts lines of JSON to Arrow data, and infers column types for JSON and CSV.
 
-Each line is one object, and errors name its number. A column gets a type that all its rows have.
-Nothing is rounded: whole numbers beyond 64 bits become decimals, or stay text beside fractions.
+Each line is one object; errors name its number. A column gets a type that fits all its rows.
+Nothing is rounded: integers beyond 64 bits become decimals, or text if the column has fractions.
 """
 
 import codecs
@@ -30,7 +30,7 @@ _NO_JSON = (  # Arrow's are among them
 
 
 def open_json(source: BinaryIO, schema: Any, *, whole: bool, block_bytes: int) -> Any:
-    """Open JSON lines, typed by a schema; `whole` reads twice, for the types of other columns."""
+    """Open JSON lines with the types of a schema; `whole` reads twice, to infer other types."""
     schema = pa.schema([]) if schema is None else schema
     if whole:
         typed = pa.schema([field for field in schema if field.type != pa.null()])
@@ -50,7 +50,7 @@ def open_json(source: BinaryIO, schema: Any, *, whole: bool, block_bytes: int) -
 
 
 def _join_types(source: BinaryIO, schema: Any, block_bytes: int) -> Any:
-    """Return a schema with the columns that any line has beside it, of types that fit all lines."""
+    """Return a schema with further columns of any line added, of types that fit all lines."""
     kinds = dict[str, Any]()
     for line, lines in _whole_lines(source, block_bytes):
         table = _parse_lines(line, lines, schema)
@@ -83,7 +83,7 @@ def _parse_lines(first: int, lines: bytes, schema: Any) -> Any:
     """Return lines of JSON as a table; those that Arrow's parser refuses are parsed here."""
     lines = lines.removeprefix(codecs.BOM_UTF8)
     begun = lines.startswith(b"{") + lines.count(b"\n{")
-    # Arrow's parser takes base64 for the bytes, and ends the process where null comes first.
+    # Arrow's parser does not decode base64, and crashes if null comes first.
     plain = begun == lines.count(b"\n") + (not lines.endswith(b"\n"))
     if plain and not any(_has_bytes(field.type) for field in schema):
         with suppress(pa.ArrowException):
@@ -131,7 +131,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def column_of(cells: Iterable[tuple[int, Any]], name: str, kind: Any) -> Any:
-    """Return values with their lines' numbers as an array; without a type of one that fits all."""
+    """Return values, given with their lines' numbers, as an array; infers a missing type."""
     cells = list(cells)
     try:
         values = [_whole(value) if kind is None else from_json(value, kind) for _, value in cells]
@@ -164,7 +164,7 @@ def _has_bytes(kind: Any) -> bool:
 
 
 def _has_large(column: Any) -> bool:
-    """Tell whether a column has doubles that may be whole numbers which were rounded."""
+    """Tell whether a column has doubles that may be rounded integers."""
     if pa.types.is_struct(column.type):
         return any(map(_has_large, column.flatten()))
     if pa.types.is_list(column.type):
@@ -185,7 +185,7 @@ _OF_CSV = (
 
 
 def types_of_texts(batches: Iterable[pa.RecordBatch], names: list[str]) -> pa.Schema:
-    """Return the first type of each column that all its texts have; null for a column of nulls."""
+    """Return the first type that fits all texts of each column; null for a column of nulls."""
     left = [_OF_CSV for _ in names]
     seen = [False for _ in names]
     for batch in batches:
@@ -217,7 +217,7 @@ def _fit(texts: pa.Array, kind: pa.DataType) -> bool:
 
 
 def timed(column: pa.Array) -> pa.DataType:
-    """Return a column's type with times for the texts in it that are all times."""
+    """Return a column's type, with a type of times for fields whose texts are all times."""
     kind = column.type
     if t.is_struct(kind):
         inner = [timed(column.field(place)) for place in range(kind.num_fields)]
@@ -231,7 +231,7 @@ def timed(column: pa.Array) -> pa.DataType:
 
 
 def untimed(kind: pa.DataType) -> pa.DataType:
-    """Return a type with texts for its times."""
+    """Return a type with strings in place of times."""
     if t.is_struct(kind):
         return pa.struct([(field.name, untimed(field.type)) for field in kind])
     if t.is_list(kind):
@@ -240,7 +240,7 @@ def untimed(kind: pa.DataType) -> pa.DataType:
 
 
 def joined(kind: pa.DataType, other: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - a line per pair
-    """Return the type of values of two types; ValueError if there is none."""
+    """Return a type for values of two types; ValueError if there is none."""
     if kind.equals(other) or t.is_null(other):
         return kind
     if t.is_null(kind):

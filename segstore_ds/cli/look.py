@@ -1,4 +1,4 @@
-"""Commands that look, and those to learn by: ls, info, history, metrics, show, docs, demo."""
+"""Commands that only read (ls, info, history, metrics, show), and documentation (docs, demo)."""
 
 import inspect
 import itertools
@@ -59,7 +59,7 @@ def info(
     *,
     segments: Annotated[bool, "List the segments instead, in offset order."] = False,
 ) -> None:
-    """Say what a stream holds, or list its segments."""
+    """Show what a stream holds, or list its segments."""
     stream = run.read(url)
     if segments:
         run.table(stream.segments(), _SEGMENT)
@@ -301,7 +301,7 @@ def docs(
 
 
 def _find_entry(runbook: str, code: str) -> str | None:
-    """Return what the runbook says about an error's code, or None."""
+    """Return the runbook's section about an error's code, or None."""
     found = re.search(rf"^### {re.escape(code)}\n.*?(?=^##|\Z)", runbook, re.MULTILINE | re.DOTALL)
     return found and found[0].rstrip() + "\n"
 
@@ -322,7 +322,7 @@ def _search(texts: Mapping[str, str], words: Sequence[str]) -> list[dict[str, st
 
 
 def _described(name: re.Match[str]) -> str:
-    """Return a name's signature and docstring, and those of the methods that it has, if a class."""
+    """Return a name's signature and docstring; of a class also those of its methods."""
     try:
         found = pydoc.locate(name[1])
     except pydoc.ErrorDuringImport:  # Spark is not installed
@@ -345,7 +345,7 @@ def _entry(name: str, each: Any) -> str:
 
 
 def _call(signature: inspect.Signature) -> str:
-    """Return names and defaults: the docstring says what they are."""
+    """Return a signature without annotations: the docstring describes the arguments."""
     plain = [
         each.replace(
             annotation=each.empty,

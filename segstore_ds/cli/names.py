@@ -1,4 +1,4 @@
-"""Commands for what a stream names, and for its copies: tag, readers, followers, copy, publish."""
+"""Commands for tags, readers, pins, followers, copies, backups and published tables."""
 
 import hashlib
 from dataclasses import asdict

@@ -21,7 +21,7 @@ from segstore_ds.cli.show import counted, say
 from segstore_ds.errors import MAYBE_COMMITTED, NotFoundError, SegstoreError
 from segstore_ds.options.arguments import check_duration, check_size
 
-_ENDED = bytes(1)  # no number of a signal
+_ENDED = bytes(1)  # differs from all signal numbers
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 File = Annotated[str, typer.Argument(metavar="FILE", help="A file, or - for the pipe.")]
 Form = Annotated[
@@ -102,14 +102,14 @@ def append(
 
 @contextmanager
 def _dropped_if_empty(run: Run, stream: "segstore.Stream") -> Iterator[None]:
-    """Leave no new stream after a failure, unless something was committed to it."""
+    """Drop a new stream after a failure, unless something was committed to it."""
     made = stream.version
     try:
         yield
     except MAYBE_COMMITTED:
         raise
     except BaseException:
-        with suppress(SegstoreError):  # others have it by now
+        with suppress(SegstoreError):  # another writer may have committed to it
             url = stream.url
             segstore.drop(url, confirm=url, expected_version=made, storage_options=run.options())
         raise
@@ -155,7 +155,7 @@ def cat(
 
 
 def _read(stream: "segstore.Stream", chosen: dict[str, Any], rows: int | None) -> Iterator[Any]:
-    """Yield batches of the chosen events, or of so many of them, from the end if below 0."""
+    """Yield batches of the chosen events, or of the first or last `rows` of them."""
     if rows is None or rows >= 0:
         yield from stream.read(**chosen, limit=rows)
         return
@@ -173,7 +173,7 @@ def _from_the_end(stream: "segstore.Stream", chosen: dict[str, Any], rows: int |
 
 
 def _last(batches: Iterable[Any], count: int) -> Iterator[Any]:
-    """Yield the last rows of all batches, and hold hardly more than them."""
+    """Yield the last rows of all batches, and keep little more than these in memory."""
     kept, rows = deque[Any](), 0
     for batch in batches:
         kept.append(batch)
@@ -251,7 +251,7 @@ def serve(
         append_bytes=check_size("append_bytes", append_bytes) or 0,
         certificate=pair,
     )
-    # Bytes, because a signal that another thread gets would not wake this one from a lock.
+    # A socket, because a signal in another thread would not wake this one from a lock.
     over, tell = socket.socketpair()
     tell.setblocking(False)
     signal.set_wakeup_fd(tell.fileno())

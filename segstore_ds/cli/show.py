@@ -1,4 +1,4 @@
-"""What commands print: tables, facts and progress for people, JSON lines for programs."""
+"""The output of commands: tables, text and progress bars for people, JSON lines for programs."""
 
 import base64
 import dataclasses
@@ -16,16 +16,16 @@ import typer
 
 from segstore_ds.options.quantities import printable, printable_json
 
-_WIDE = 1 << 62  # of what is no terminal: nothing is cut
-_LEAST = 8  # of a cell of text on a narrow terminal
+_WIDE = 1 << 62  # width of an output that is no terminal: nothing is cut
+_LEAST = 8  # least width of a text cell on a narrow terminal
 _LEAST_INT = -(1 << 63)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of Python's years, 1 to 9999, since 1970
 _COUNTS_NOTHING = re.compile(r"(^|_)(id|version|generation|epoch|year)$|[a-z]I[dD]$")
-_AT_ONCE = 1000  # rows: what is printed while the rest is read
+_AT_ONCE = 1000  # rows that are printed at once
 
 
 def to_json(value: Any) -> Any:  # noqa: PLR0911 - a line per type
-    """Return a value as JSON has it: times in ISO 8601, bytes in base64, decimals as text."""
+    """Return a value in JSON's types: times in ISO 8601, bytes in base64, decimals as text."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -49,9 +49,9 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 - a line per type
 
 
 def from_json(value: Any, kind: Any) -> Any:
-    """Return what Arrow takes for a value of a type, where `to_json` has made it a text or a list.
+    """Return a value of `to_json` in a form that Arrow accepts for a type.
 
-    Raises ValueError for what is no such value, or TypeError and the like where its shape differs.
+    Raises ValueError for a wrong value, or TypeError and the like for a wrong shape.
     """
     from pyarrow import types as t
 
@@ -107,7 +107,7 @@ def _from_text(text: str, kind: Any) -> Any:
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:
-    """Return the rows of a batch, with texts for times that Python lacks."""
+    """Return the rows of a batch, with texts for times that Python can't express."""
     from segstore_ds.format.schema.codec import has_nanoseconds
 
     with suppress(ArithmeticError, ValueError):  # a time beyond Python's years
@@ -140,7 +140,7 @@ def has_far_times(times: Any) -> bool:
 
 
 def _exact(value: Any) -> Any:  # noqa: PLR0911 - a line per type
-    """Return what a value of Arrow holds; durations in nanoseconds are numbers."""
+    """Return an Arrow value without loss; durations in nanoseconds are numbers."""
     from pyarrow import types as t
 
     kind = value.type
@@ -188,9 +188,9 @@ def say(*lines: str) -> None:
 def print_table(
     batches: Iterable[Any], columns: Sequence[str] | None = None, *, as_json: bool = False
 ) -> None:
-    """Print batches of rows, Arrow's or lists of dicts, as they come; nothing for none.
+    """Print batches of rows, record batches or lists of dicts, as they come.
 
-    People see `columns` below one header, aligned as the first batch needs it; programs get all.
+    A table has `columns` below one header, aligned by the first batch; JSON has all columns.
     """
     widths: dict[str, int] = {}
     for batch in batches:
@@ -208,7 +208,7 @@ def print_table(
 def _print_rows(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], widths: dict[str, int]
 ) -> None:
-    """Print some rows, with a header if there are no widths of columns yet."""
+    """Print some rows; the first call, with empty `widths`, also prints the header."""
     from rich.cells import cell_len, set_cell_size
     from rich.console import Console
     from rich.text import Text
@@ -222,7 +222,7 @@ def _print_rows(
     most = _most_text(wanted, numbers, console.width if sys.stdout.isatty() else _WIDE)
 
     def fitted(text: str, width: int, number: bool) -> str:
-        if number:  # and flags, which mean something else when they are cut
+        if number:  # numbers and flags are never cut
             return " " * (width - cell_len(text)) + text
         width = min(width, most)
         return (
@@ -231,7 +231,7 @@ def _print_rows(
             else (set_cell_size(text, width - 1) + "…")
         )
 
-    with console.capture() as printed:  # rich ends the process if nobody reads any more
+    with console.capture() as printed:  # on a broken pipe, rich would end the process
         for place, line in enumerate(lines):
             cells = map(fitted, line, wanted, numbers)
             style = "bold" if place < len(heads) else ""
@@ -240,7 +240,7 @@ def _print_rows(
 
 
 def _most_text(widths: Sequence[int], numbers: Sequence[bool], room: int) -> int:
-    """Return how wide cells of text may be, so that a row fits a terminal with its numbers whole.
+    """Return the greatest width of text cells with which a row fits a terminal.
 
     >>> _most_text([30, 6, 12], [False, True, False], 40), _most_text([9, 60], [False, True], 40)
     (18, 8)
@@ -288,18 +288,18 @@ def log_to_terminal() -> None:
 
 
 def ask(question: str, *, yes: bool) -> None:
-    """Go on only if the user says so, or said so before by `--yes`."""
+    """Ask the user to confirm, unless `--yes` was given; raises typer.Abort without a yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.Abort(f"{question} Nobody can be asked here: add --yes.")
+        raise typer.Abort(f"{question} There is no terminal to confirm at: add --yes.")
     if not typer.confirm(printable(question), err=True):
         raise typer.Abort
 
 
 @contextmanager
 def shown(verb: str, unit: str = "events") -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback for `progress=`, which draws a bar on stderr."""
+    """Yield a callback for `progress=` that draws a bar on stderr."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
@@ -318,7 +318,7 @@ def shown(verb: str, unit: str = "events") -> Iterator[Callable[[int, int | None
 
 @contextmanager
 def counted(rows: Any, verb: str) -> Iterator[Any]:
-    """Yield a reader of the same batches, which shows how many events went by."""
+    """Yield a reader of the same batches that shows how many events were read."""
     if not sys.stderr.isatty():
         yield rows
         return

@@ -1,1 +1,1 @@
-"""What a stream shows: figures, exporters and pictures from one description of it."""
+"""Observability: the figures of a stream, their export as metrics, and pictures."""

@@ -1,7 +1,7 @@
-"""What pictures of a stream show, as plain values; however long the stream, they are few.
+"""The data of a stream's pictures, as plain values whose number does not grow with the stream.
 
-Segments that are too close to tell apart are one bar, and commits one step. Tables show the newest
-rows.
+Neighbouring segments are grouped into one bar, and neighbouring commits into one step. Tables have
+the newest rows.
 """
 
 import datetime as dt
@@ -36,16 +36,16 @@ MIXED = "both"
 class Bar:
     """Neighbouring segments that are drawn as one."""
 
-    start: int  # of the first event, also if the head hides it
+    start: int  # offset of the first event, even if the head hides it
     end: int
     segments: int
     bytes: int
-    format: str  # `MIXED` if they have several
+    format: str  # `MIXED` if they have several formats
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Neighbouring commits that are drawn as one: versions, times, and both ends after them."""
+    """Neighbouring commits that are drawn as one: versions, times, and head and tail after them."""
 
     first: int
     last: int
@@ -65,20 +65,20 @@ class Description:
     bars: tuple[Bar, ...]  # in offset order, at most about `BARS`
     steps: tuple[Step, ...]  # of the newest `COMMITS_READ`, oldest first, at most about `STEPS`
     tags: tuple[tuple[int, str], ...]  # offsets and names of the first `TAGS_SHOWN`
-    tags_count: int  # of all
-    commits: tuple[Mapping[str, Any], ...]  # rows of the newest that did more than name a reader
-    segments: tuple[Mapping[str, Any], ...]  # as `commits`
+    tags_count: int  # of all tags
+    commits: tuple[Mapping[str, Any], ...]  # rows of the newest, without those of readers
+    segments: tuple[Mapping[str, Any], ...]  # rows of the newest
 
     @property
     def start(self) -> int:
-        """The first offset of the axis: what the head hides of its segment is drawn, too."""
+        """The first offset of the axis; events that the head hides are drawn, too."""
         return self.bars[0].start if self.bars else self.figures.head
 
 
 def describe(context: StreamContext, *, storage: bool) -> Description:
     """Return the description of a stream's newest version; `storage` also lists its folder.
 
-    Only the newest root has to be readable: what else is damaged is left out, and named.
+    Only the newest root has to be readable: other damaged metadata is left out, and named.
     """
     root, status, readable = context.log.refresh(), context.status, Readable()
     segments = Segments.of(context, root, root.head, readable)

@@ -1,6 +1,6 @@
-"""The drawings of a stream in HTML and CSS: segments and commits as bars, positions as lines.
+"""Draws a stream in HTML and CSS: segments and commits as bars, positions as lines.
 
-The browser lays them out, so they fit any width. Every text that comes from a stream is escaped.
+The browser does the layout, so a drawing fits any width. Every text from a stream is escaped.
 """
 
 import datetime as dt
@@ -56,18 +56,18 @@ STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Somebody who has read or copied the events up to an offset, or a tag there."""
+    """A line from the first offset to a position: of a reader, a copy, a table or a tag."""
 
     name: str
-    said: str  # how far that is
+    text: str  # how far behind it is
     offset: int
-    style: str = "reader"  # or `lapsed`: a tag, and who holds nothing back
-    alarm: bool = False  # whether the words tell of a loss
-    why: str = ""  # what a pointer on it shows besides
+    style: str = "reader"  # or `lapsed`, for tags, lapsed readers and unreadable copies
+    alarm: bool = False  # whether the text is in the colour of an alarm
+    why: str = ""  # shown when the pointer is on it
 
 
 def draw_stream(found: Description) -> str:
-    """Return a stream's segments along the offsets, and who is where."""
+    """Return a stream's segments by offset, and the positions of readers, copies and tags."""
     figures = found.figures
     words = f"{figures.events:,} events in {figures.segments:,} segments by offset"
     ended = " (sealed)" if figures.sealed else ""
@@ -91,7 +91,7 @@ def draw_stream(found: Description) -> str:
 
 
 def draw_history(found: Description) -> str:
-    """Return how many events the stream held, and the commits, over time."""
+    """Return the number of events held, and the number of commits, over time."""
     steps = found.steps
     first, last = steps[0].start, steps[-1].end
     whole = max((last - first).total_seconds(), 1e-6)
@@ -106,9 +106,9 @@ def draw_history(found: Description) -> str:
         _box((at(step.end), after), events / most_held, "parquet", f"{events:,} events held")
         for step, after, events in zip(steps, until, held, strict=True)
     )
-    said = "{0.commits:,} commits, versions {0.first:,} to {0.last:,}".format
+    describe = "{0.commits:,} commits, versions {0.first:,} to {0.last:,}".format
     commits = (
-        _box((at(step.start), at(step.end)), step.commits / most_commits, "both", said(step))
+        _box((at(step.start), at(step.end)), step.commits / most_commits, "both", describe(step))
         for step in steps
     )
     ends = [moment(first), moment(last)]
@@ -118,7 +118,7 @@ def draw_history(found: Description) -> str:
 
 
 def moment(time: dt.datetime) -> str:
-    """Return a time for people."""
+    """Return a time as text."""
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -136,20 +136,20 @@ def _row(texts: Iterable[str], style: str = "") -> str:
 
 
 def _box(span: tuple[float, float], height: float, style: str, title: str) -> str:
-    """Return a bar; places and the height are shares of the chart's."""
+    """Return a bar; its span and height are fractions of the chart's."""
     left, wide = 100 * span[0], 100 * (span[1] - span[0])
     place = f"left:{left:.3f}%;width:{wide:.3f}%;height:{max(100 * height, 1):.1f}%"
     return f'<i class="{style}" style="{place}" title="{escape(title)}"></i>'
 
 
 def _powers(sizes: Sequence[float]) -> tuple[int, int]:
-    """Return the powers of ten around some sizes, the lower one at most half of the least."""
+    """Return the powers of ten around some sizes; the lower one is at most half of the smallest."""
     least = math.floor(math.log10(max(min(sizes, default=2), 2) / 2))
     return least, max(math.ceil(math.log10(max([*sizes, 1]))), least + 1)
 
 
 def _boxes(bar: Bar, height: float, found: Description) -> Iterator[str]:
-    """Yield a bar, what the head hides of it apart."""
+    """Yield a bar in two parts: the events that the head hides, and the others."""
     title, one = _bar_title(bar), " one" if bar.segments == 1 else ""
     head = min(max(found.figures.head, bar.start), bar.end)
     spans = ((bar.start, head, "hidden"), (head, bar.end, bar.format))
@@ -159,7 +159,7 @@ def _boxes(bar: Bar, height: float, found: Description) -> Iterator[str]:
 
 
 def _across(found: Description, offset: int) -> float:
-    """Return the place of an offset as a share of the axis."""
+    """Return the place of an offset as a fraction of the axis."""
     span = max(found.figures.tail - found.start, 1)
     return min(max((offset - found.start) / span, 0.0), 1.0)
 
@@ -183,7 +183,7 @@ def _legend(found: Description) -> str:
 
 
 def _lanes(found: Description) -> list[Lane]:
-    """Return readers, the furthest behind first, then what copies the stream, then tags."""
+    """Return readers, the furthest behind first, then copies of the stream, then tags."""
     readers = sorted(found.figures.readers, key=lambda one: (-one.lag.events, one.name))
     lanes = [_reader_lane(reader) for reader in readers[:LANES]]
     if rest := readers[LANES:]:
@@ -194,7 +194,7 @@ def _lanes(found: Description) -> list[Lane]:
 def _copy_lanes(found: Description) -> Iterator[Lane]:
     for name, events, why in found.figures.copies():
         if events is None:
-            yield Lane(name, "can't be asked", found.start, "lapsed", alarm=True)
+            yield Lane(name, "can't be read", found.start, "lapsed", alarm=True)
         else:
             yield Lane(name, _behind(events), found.figures.tail - events, why=why)
 
@@ -207,16 +207,16 @@ def _tag_lanes(found: Description) -> Iterator[Lane]:
 
 
 def _reader_lane(reader: ReaderFigures) -> Lane:
-    said = _behind(reader.lag.events)
+    text = _behind(reader.lag.events)
     if reader.lag.bytes:
-        said += f", {with_unit(reader.lag.bytes)}"
+        text += f", {with_unit(reader.lag.bytes)}"
     if reader.lag.seconds:
-        said += f", {with_duration(reader.lag.seconds)}"
+        text += f", {with_duration(reader.lag.seconds)}"
     if reader.lost_events:
-        said += f"; {reader.lost_events:,} lost"
+        text += f"; {reader.lost_events:,} lost"
     style = "reader" if reader.live else "lapsed"
-    said += "" if reader.live else "; lapsed"
-    return Lane(reader.name, said, reader.offset, style, alarm=bool(reader.lost_events))
+    text += "" if reader.live else "; lapsed"
+    return Lane(reader.name, text, reader.offset, style, alarm=bool(reader.lost_events))
 
 
 def _behind(events: int) -> str:
@@ -226,7 +226,7 @@ def _behind(events: int) -> str:
 
 
 def with_duration(seconds: float) -> str:
-    """Return seconds for people.
+    """Return a duration as text.
 
     >>> with_duration(0.2), with_duration(90), with_duration(7200), with_duration(200_000)
     ('0.2 s', '90 s', '120 min', '56 h')
@@ -240,10 +240,10 @@ def with_duration(seconds: float) -> str:
 
 
 def _draw_lane(lane: Lane, found: Description) -> str:
-    title = f"{lane.name}: offset {lane.offset:,}, {lane.said}" + (lane.why and f": {lane.why}")
+    title = f"{lane.name}: offset {lane.offset:,}, {lane.text}" + (lane.why and f": {lane.why}")
     style, wide = "alarm" if lane.alarm else "muted", 100 * _across(found, lane.offset)
     return (
         f'<div class="row" title="{escape(title)}"><span>{escape(lane.name)}</span>'
-        f'<span class="{style}">{escape(lane.said)}</span></div>'
+        f'<span class="{style}">{escape(lane.text)}</span></div>'
         f'<div class="line"><i class="{lane.style}" style="width:{wide:.2f}%"></i></div>'
     )

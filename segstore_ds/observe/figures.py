@@ -1,6 +1,6 @@
-"""The figures of a stream: what it holds, who is behind it, and what upkeep owes, as plain values.
+"""The figures of a stream as plain values: its size, the lag of readers and copies, upkeep's work.
 
-Everything that shows a stream takes its numbers from here, so that no two of them disagree.
+All that shows numbers of a stream takes them from here, so they are the same everywhere.
 """
 
 import datetime as dt
@@ -33,24 +33,24 @@ FORMATS = ("arrow", "parquet")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """The segments from an offset on that can be read of, a column per number."""
+    """The segments from an offset on, as columns, without those in unreadable parts."""
 
     starts: Ints
     rows: Ints
     bytes: Ints
-    formats: Ints  # places in `FORMATS`
+    formats: Ints  # indexes into `FORMATS`
 
     @classmethod
     def of(cls, context: StreamContext, root: Root, start: int, readable: "Readable") -> Self:
-        """Read a version's segments; what is damaged is left out and noted."""
+        """Read a version's segments; damaged parts are left out and noted."""
         none = np.zeros(0, np.int64)
-        found = [(none, none, none, none)]
+        runs = [(none, none, none, none)]
         for run in context.status.sound_runs(root, start, root.tail, readable.note):
             table = run.columns
             codes = np.array([FORMATS.index(form) for form, _ in table.kind_names], np.int64)
             numbers = (table.rows.astype(np.int64), table.bytes.astype(np.int64))
-            found.append((run.starts, *numbers, codes[table.kinds]))
-        return cls(*(np.concatenate(column) for column in zip(*found, strict=True)))
+            runs.append((run.starts, *numbers, codes[table.kinds]))
+        return cls(*(np.concatenate(column) for column in zip(*runs, strict=True)))
 
     def bytes_from(self, offset: int) -> int:
         """Return the encoded bytes of the events from an offset on."""
@@ -62,9 +62,9 @@ class Segments:
 class Lag:
     """How far a position is behind the tail."""
 
-    events: int  # events after the position, those that were dropped included
-    bytes: int  # encoded bytes of those that are kept; a divided segment counts by its share
-    # Age of the oldest that is kept; 0 if there is none, None if the history lost it.
+    events: int  # events after the position, also dropped ones
+    bytes: int  # encoded bytes of the kept ones; of a divided segment its share
+    # Age of the oldest kept one; 0 if there is none, None if the history can't tell.
     seconds: float | None
 
 
@@ -73,10 +73,10 @@ class MemberFigures:
     """One of the members that share a reader."""
 
     name: str
-    lag_events: int  # events that are there, that it has leased and not done
-    # Age of the oldest of them; 0 if there is none, None if the history lost it.
+    lag_events: int  # committed events that it has leased and not done
+    # Age of the oldest of them; 0 if there is none, None if the history can't tell.
     lag_seconds: float | None
-    lease_s: int  # seconds after which others get its events, if nothing is heard of it
+    lease_s: int  # seconds without a record after which others get its events
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +84,18 @@ class ReaderFigures:
     """One named reader that was not released."""
 
     name: str
-    owner: str  # who publishes under it
-    offset: int  # the first event that it has not passed
-    lag: Lag  # what it has not passed
-    lost_events: int  # events that were dropped before it passed them
+    owner: str  # who may publish its position
+    offset: int  # its position: the first event that it still needs
+    lag: Lag  # how far that is behind the tail
+    lost_events: int  # events from its position on that were dropped
     renewed: dt.datetime  # when it last published or renewed
-    live: bool  # whether it holds events back; one that lapsed does not
-    members: tuple[MemberFigures, ...] = ()  # those that share it, by name; empty if nobody does
+    live: bool  # whether retention waits for it; not if it has lapsed
+    members: tuple[MemberFigures, ...] = ()  # the members that share it, by name
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerFigures:
-    """One follower; all but the url are None if it can't be asked, or holds another history."""
+    """One follower; all but the url are None if it can't be read or has another history."""
 
     url: str  # its folder
     version: int | None  # the newest version that it holds
@@ -105,18 +105,17 @@ class FollowerFigures:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryFigures:
-    """How far a rule has come by which values of a column become null."""
+    """The progress of a rule by which values of a column expire."""
 
     column: str
     rows: int  # how many events lost values so far
-    # Since when values are due that were not looked for yet, in seconds; None before the first
-    # round.
+    # For how many seconds the oldest values may be overdue; None before the first round.
     lag_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class StorageFigures:
-    """What takes storage for one reason, as the metadata table `storage` names it."""
+    """The objects that take storage for one reason, as in the metadata table `storage`."""
 
     why: str
     objects: int
@@ -128,34 +127,35 @@ class Metrics:
     """The figures of a stream at one moment, as of its newest version.
 
     Attributes:
-        url: The stream.
-        stream_id: Its identity.
-        measured: When this machine's clock says they were taken.
+        url: The location of the stream.
+        stream_id: The id of the stream.
+        measured: When the figures were taken, by this machine's clock.
         version: The newest version.
         generation: Its generation.
         last_commit: When that version was committed.
-        last_append: When the newest event was committed; None without any, or if the history lost
-            it.
-        events: Events that it holds.
-        head: Offset of the oldest one.
-        tail: Offset of the next one.
+        last_append: When the newest event was committed; None without events, or if the history
+            can't tell.
+        events: How many events the stream holds.
+        head: Offset of the oldest event.
+        tail: Offset of the next event.
         sealed: Whether the stream has ended.
-        segments: Segments that hold the events.
+        segments: How many segments hold the events.
         bytes: Their encoded bytes.
-        small_segments: Those that fit into one with a neighbour: what a compaction would join.
-        small_bytes: Their encoded bytes.
-        versions: Versions that can be read.
-        retired: Objects that were dropped and not yet deleted.
+        small_segments: How many of them a compaction would merge, because two neighbours fit into
+            one.
+        small_bytes: The encoded bytes of these.
+        versions: How many versions can be read.
+        retired: How many objects were dropped and not deleted yet.
         last_upkeep: When `maintain` or a round of upkeep last committed; None if none did.
         readers: The named readers, by name.
         followers: The followers, in the stream's order.
-        published: The tables of other engines.
-        storage: What takes storage, the largest first; None if it was not asked for or can't be
+        published: The published tables.
+        storage: What takes storage, the largest first; None unless requested, or if it can't be
             read.
-        damaged: What of the metadata that figures need could not be read, as errors say it: the
-            figures are of the rest. Events are not read, so only `verify` names all damage.
-        written: What the write caches of this process wrote to the stream's folder so far, dense
-            (segments) and scattered (parts of copied objects); small commits pass no cache.
+        damaged: The errors of metadata that could not be read; the figures are without it. Events
+            are not read, so only `verify` names all damage.
+        written: What the write caches of this process wrote to the stream's folder so far: dense
+            (segments) and scattered (parts of copied objects). Small commits use no cache.
         expiry: The rules by which values expire.
     """
 
@@ -187,13 +187,13 @@ class Metrics:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the newest event was committed; without any, since the newest commit."""
+        """Seconds since the newest event was committed; without events, since the last commit."""
         return max((self.measured - (self.last_append or self.last_commit)).total_seconds(), 0.0)
 
     def copies(self) -> Iterator[tuple[str, int | None, str]]:
-        """Yield followers and tables by name, the events that each lacks, and why it does.
+        """Yield the name of each follower and table, how many events it lacks, and why.
 
-        There is no number for a follower that can't be asked.
+        The number is None for a follower that can't be read.
         """
         for follower in self.followers:
             yield f"follower {follower.url}", follower.lag_events, ""
@@ -203,7 +203,7 @@ class Metrics:
 
 
 class Readable:
-    """Reads what can be read of a stream, and notes what can't be."""
+    """Runs reads of a stream's metadata, and notes the errors of those that meet damage."""
 
     def __init__(self) -> None:
         self.damaged: list[str] = []
@@ -232,7 +232,7 @@ def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
 def figures_of(
     context: StreamContext, root: Root, segments: Segments, readable: Readable, *, storage: bool
 ) -> Metrics:
-    """Return the figures of a version whose segments were read."""
+    """Return the figures of a version, given its segments."""
     now_us = context.clock.wall_us()
     small, small_bytes = small_segments(segments.rows, segments.bytes)
     expiry = readable.read(lambda: tuple(_expiry(root, now_us))) or ()
@@ -360,10 +360,10 @@ def _expiry(root: Root, now_us: int) -> Iterator[ExpiryFigures]:
 def _follower(files: MetadataLog[Root], root: Root) -> FollowerFigures:
     url = files.storage.url
     try:
-        found = files.latest()
+        latest = files.latest()
     except (StorageError, FormatError):
-        found = None
-    theirs = None if found is None else found[1]
+        latest = None
+    theirs = None if latest is None else latest[1]
     if theirs is None or (theirs.stream_id, theirs.generation) != (root.stream_id, root.generation):
         return FollowerFigures(url, None, None, None)
     # It may be ahead: another process may have committed meanwhile.

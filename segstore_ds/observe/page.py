@@ -1,7 +1,7 @@
-"""The picture of a stream as HTML: a page of its own, and what a notebook shows.
+"""The picture of a stream as HTML: a page, and the output of a notebook's cell.
 
-Neither needs a script, a server or the network, and both are light or dark as their reader is.
-Every text that comes from a stream is escaped.
+Neither needs a script, a server or the network, and both follow the light or dark mode. Every text
+from a stream is escaped.
 """
 
 import datetime as dt
@@ -61,7 +61,7 @@ SHOWN_ROWS = 50
 
 
 def build_page(found: Description) -> str:
-    """Return a page of a stream: the picture, its history, tables, and what holds storage."""
+    """Return a page of a stream: the picture, its history, tables, and what takes storage."""
     figures = found.figures
     body = [
         f"<h1>{escape(figures.url)}</h1>",
@@ -82,7 +82,7 @@ def build_page(found: Description) -> str:
 
 
 def build_cell(url: str, describe: Callable[[], Description]) -> str:
-    """Return what a notebook shows of a stream: its picture; of one that can't be read, why."""
+    """Return a stream's picture for a notebook; if it can't be read, the error."""
     try:
         found = describe()
     except SegstoreError as error:
@@ -101,7 +101,7 @@ def build_cell(url: str, describe: Callable[[], Description]) -> str:
 
 
 def build_table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> str:
-    """Return rows as a table of HTML; numbers are grouped, and what is too long is cut."""
+    """Return rows as an HTML table; numbers have separators, and long texts are cut."""
     if not rows:
         return "<p>none</p>"
     names = [*(rows[0] if columns is None else columns)]
@@ -158,14 +158,14 @@ def _facts(found: Description) -> str:
 
 
 def _damage(damaged: Sequence[str]) -> str:
-    """Return what could not be read, and so is not shown."""
+    """Return a paragraph about metadata that could not be read."""
     if not damaged:
         return ""
     lines = [escape(text) for text in damaged[:_DAMAGE_ROWS]]
     more = len(damaged) - len(lines)
     lines += [f"and {more:,} more"] if more else []
     return (
-        "<p><strong>Some of it can't be read, and is left out here; segstore verify names all "
+        "<p><strong>Some metadata can't be read and is left out; segstore verify names all "
         f"damage:</strong><br>{'<br>'.join(lines)}</p>"
     )
 
@@ -188,9 +188,9 @@ def _newest(
 
 
 class Rows:
-    """A metadata table: what a RecordBatchReader of pyarrow is, read as often as wanted.
+    """A metadata table: like a RecordBatchReader of pyarrow, but it can be read again.
 
-    Anything that takes `__arrow_c_stream__` or batches takes it. Each reading begins with the first
+    It has `__arrow_c_stream__`, and iteration yields record batches. Each read begins at the first
     row.
     """
 
@@ -219,21 +219,21 @@ class Rows:
 
 def show_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the first rows of a table as HTML."""
-    found = list(islice(rows, SHOWN_ROWS + 1))
-    return build_table(found[:SHOWN_ROWS]) + ("<p>...</p>" if len(found) > SHOWN_ROWS else "")
+    first = list(islice(rows, SHOWN_ROWS + 1))
+    return build_table(first[:SHOWN_ROWS]) + ("<p>...</p>" if len(first) > SHOWN_ROWS else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a stream was when it was made by `Stream.picture`; a notebook shows it."""
+    """A picture of a stream at one moment, made by `Stream.picture`; a notebook shows it."""
 
     found: Description
 
     def to_html(self) -> str:
-        """Return a page, which needs no server and no network.
+        """Return an HTML page, which needs no server and no network.
 
         It has the picture that a notebook shows, the history, tables of the newest commits and
-        segments, and what holds storage.
+        segments, and what takes storage.
         """
         return build_page(self.found)
 

@@ -1,7 +1,7 @@
-"""Every exported metric, where its values come from, and its export by the packages installed.
+"""The table of exported metrics, their values, and their export to Prometheus and OpenTelemetry.
 
-OpenTelemetry knows a metric under its name, such as `segstore.stream.lag_seconds`; Prometheus has
-underscores for the dots, and `_total` behind a counter.
+OpenTelemetry uses a metric's name, such as `segstore.reader_lag_seconds`. In Prometheus the dots
+are underscores, and the name of a counter ends with `_total`.
 """
 
 import time
@@ -13,38 +13,38 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.observe.figures import Metrics
 from segstore_ds.version import __version__, requirement
 
-_COLLECTION_S = 1.0  # OpenTelemetry asks for each metric: one measurement serves a collection
+_COLLECTION_S = 1.0  # OpenTelemetry calls back for each metric: one measurement serves them all
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
     """One metric."""
 
-    name: str  # as OpenTelemetry knows it
+    name: str  # in OpenTelemetry
     unit: str  # in UCUM: `By`, `s`, `{event}`; `1` for yes or no
     meaning: str
-    labels: tuple[str, ...] = ("stream",)  # what tells its values apart
+    labels: tuple[str, ...] = ("stream",)  # names of its labels
     counter: bool = False  # whether it only grows
 
     @property
     def unit_word(self) -> str:
-        """The unit as people read it."""
+        """The unit as a word."""
         return _WORDS.get(self.unit, self.unit.strip("{}"))
 
     @property
     def family(self) -> str:
-        """The name that Prometheus knows it by, without the `_total` of a counter."""
+        """The name in Prometheus, without the `_total` of a counter."""
         return self.name.replace(".", "_")
 
     @property
     def prometheus_name(self) -> str:
-        """The name to ask Prometheus for."""
+        """The name in queries to Prometheus."""
         return f"{self.family}_total" if self.counter else self.family
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a metric; `labels` are in the order of the series."""
+    """One value of a metric; `labels` are the values of the series' labels, in order."""
 
     series: Series
     labels: tuple[str, ...]
@@ -67,7 +67,7 @@ _TABLE = (
     Series("segstore.head_offset", "{event}", "Offset of the oldest event."),
     Series("segstore.tail_offset", "{event}", "Offset of the next event."),
     Series("segstore.version", "{commit}", "Number of the newest commit."),
-    Series("segstore.generation", "1", "Generation: it changes when history was abandoned."),
+    Series("segstore.generation", "1", "Generation: it grows when history is abandoned."),
     Series("segstore.sealed", "1", "Whether the stream has ended."),
     Series("segstore.last_commit_timestamp_seconds", "s", "Unix time of the newest commit."),
     Series("segstore.last_append_timestamp_seconds", "s", "Unix time of the newest event."),
@@ -99,10 +99,10 @@ _TABLE = (
     Series("segstore.reader_live", "1", "Whether it holds events back: not lapsed.", _READER),
     Series("segstore.member_lag_events", "{event}", "Events a member leased, not done.", _MEMBER),
     Series("segstore.member_lag_seconds", "s", "Age of the oldest of these events.", _MEMBER),
-    Series("segstore.follower_up", "1", "Whether a follower could be asked.", _FOLLOWER),
+    Series("segstore.follower_up", "1", "Whether a follower could be read.", _FOLLOWER),
     Series("segstore.follower_lag_versions", "{version}", "Versions it lacks.", _FOLLOWER),
     Series("segstore.follower_lag_events", "{event}", "Events it lacks.", _FOLLOWER),
-    # What a listener adds up from its begin on.
+    # Totals since a listener began.
     Series("segstore.commits", "{commit}", "Commits seen, by any writer.", counter=True),
     Series("segstore.races_lost", "{race}", "Races that these commits lost.", counter=True),
     Series("segstore.reader_lapses", "{lapse}", "How often readers lapsed.", _READER, counter=True),
@@ -122,12 +122,12 @@ SERIES = {series.name.removeprefix("segstore."): series for series in _TABLE}
 
 
 def sample(name: str, value: float, *labels: str) -> Sample:
-    """Return a value of a metric, which `SERIES` knows by its name without `segstore.`."""
+    """Return a value of a metric, given its name without `segstore.`."""
     return Sample(SERIES[name], labels, float(value))
 
 
 def stream_samples(metrics: Metrics) -> Iterator[Sample]:
-    """Yield what the figures of a stream say. Pure."""
+    """Yield the samples of a stream's figures. Pure."""
     url, upkeep = metrics.url, metrics.last_upkeep
     values: dict[str, float] = {
         "up": 1,
@@ -189,7 +189,7 @@ Samples = Callable[[], Iterable[Sample]]
 
 
 def export_samples(samples: Samples, *, registry: Any = None, meter_provider: Any = None) -> None:
-    """Export to what is given, else to those of Prometheus and OpenTelemetry that are here."""
+    """Export to the given targets; without any, to those whose package is installed."""
     given = {"prometheus": registry, "otel": meter_provider}
     named = {extra: target for extra, target in given.items() if target is not None}
     missing = []
@@ -206,13 +206,13 @@ def export_samples(samples: Samples, *, registry: Any = None, meter_provider: An
 
 
 class SamplesCollector:
-    """Hands the samples of each scrape to a registry of Prometheus, metric by metric."""
+    """A Prometheus collector, which yields the samples of each scrape, metric by metric."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
     def describe(self) -> list[Any]:
-        """Name every metric, so that a registry refuses a second collector without a scrape."""
+        """Return every metric, so that a registry refuses a second collector without a scrape."""
         return [_family(series) for series in SERIES.values()]
 
     def collect(self) -> Iterator[Any]:
@@ -220,8 +220,8 @@ class SamplesCollector:
         families: dict[str, Any] = {}
         for sample in self._samples():
             series = sample.series
-            found = families.setdefault(series.name, _family(series))
-            found.add_metric(sample.labels, sample.value)
+            family = families.setdefault(series.name, _family(series))
+            family.add_metric(sample.labels, sample.value)
         yield from families.values()
 
 
@@ -236,8 +236,8 @@ def prometheus_text(samples: Iterable[Sample]) -> str:
     """Return samples in Prometheus' text format; ImportError without its package."""
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
 
-    registry, found = CollectorRegistry(), list(samples)
-    registry.register(SamplesCollector(lambda: found))
+    registry, taken = CollectorRegistry(), list(samples)
+    registry.register(SamplesCollector(lambda: taken))
     return generate_latest(registry).decode()
 
 
@@ -249,7 +249,7 @@ def to_prometheus(samples: Samples, registry: Any = None) -> None:
         (registry or REGISTRY).register(SamplesCollector(samples))
     except ValueError as error:
         raise InvalidInputError(
-            "the registry has these metrics already",
+            "the registry already has these metrics",
             remedy="keep the first listener, or give a new prometheus_client.CollectorRegistry()",
         ) from error
 
@@ -258,13 +258,13 @@ def to_otel(samples: Samples, provider: Any = None) -> None:
     """Make an observable instrument for each metric, by default with the global provider."""
     from opentelemetry.metrics import Observation, get_meter_provider  # noqa: PLC0415
 
-    told: tuple[float, list[Sample]] = (float("-inf"), [])
+    taken: tuple[float, list[Sample]] = (float("-inf"), [])
 
     def newest() -> list[Sample]:
-        nonlocal told
-        if time.monotonic() - told[0] > _COLLECTION_S:
-            told = time.monotonic(), [*samples()]
-        return told[1]
+        nonlocal taken
+        if time.monotonic() - taken[0] > _COLLECTION_S:
+            taken = time.monotonic(), [*samples()]
+        return taken[1]
 
     def observed(series: Series) -> Callable[[Any], Iterator[Any]]:
         def observe(_options: Any) -> Iterator[Any]:

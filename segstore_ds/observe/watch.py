@@ -1,8 +1,8 @@
-"""A watch on streams and streaming queries, which measures when somebody asks for its samples.
+"""Watches streams and streaming queries, and measures them when samples are collected.
 
-Queries tell of themselves when a batch ends; a batch that hangs tells nothing, and that is when lag
-matters. So lag is measured when it is asked for: in the thread of a scrape or of an exporter, never
-in the one that hands on Spark's events.
+A query reports its progress when a batch ends; a batch that hangs reports nothing, and then lag
+matters most. So lag is measured at collection: in the thread of a scrape or an exporter, never in
+the thread that delivers Spark's events.
 """
 
 import json
@@ -25,12 +25,12 @@ from segstore_ds.storage import open_storage, resolve_location
 
 _LOG = logging.getLogger(__name__)
 EVERY_S = 10.0
-MOST_ENDED = 100  # how many queries that have ended are remembered
+MOST_ENDED = 100  # most ended queries that are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a query has come in a stream, and the tail when its last batch was planned."""
+    """A query's position in a stream, and the tail when its last batch was planned."""
 
     stream_id: str
     generation: int
@@ -40,17 +40,17 @@ class Place:
 
 @dataclass(slots=True)
 class Query:
-    """One query by its id, which outlives its runs."""
+    """One query, which keeps its id over several runs."""
 
     label: str  # its name, or its id if it has none
     running: bool = True
     places: dict[str, Place] = field(default_factory=dict)  # by the location of the stream
     batch: tuple[str, int] | None = None  # run and number of its last batch
-    gauges: dict[str, float] = field(default_factory=dict)  # what its last progress said, by metric
-    counts: dict[str, float] = field(default_factory=dict)  # what has been added up, by metric
+    gauges: dict[str, float] = field(default_factory=dict)  # of its last progress, by metric
+    counts: dict[str, float] = field(default_factory=dict)  # totals of all progress, by metric
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Take over a progress, as `query.lastProgress` has it."""
+        """Note a progress, in the form of `query.lastProgress`."""
         self.running = True
         batch = (str(progress["runId"]), int(progress["batchId"]))
         if batch != self.batch:
@@ -67,13 +67,13 @@ class Query:
         self.places |= dict(_places(progress.get("sources") or ()))
 
     def ended(self, *, failed: bool) -> None:
-        """Note that a run has ended; what it said last holds no more."""
+        """Note that a run has ended; its gauges and places are no longer valid."""
         self.running, self.gauges, self.places = False, {}, {}
         if failed:
             self._add("query_failures", 1)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield all but the lag."""
+        """Yield all samples of the query but its lag."""
         yield sample("query_running", self.running, self.label)
         counts = {"query_failures": 0.0, **self.counts}
         for name, value in (*counts.items(), *self.gauges.items()):
@@ -97,11 +97,11 @@ def _value(offset: Any) -> Any:
     try:
         return json.loads(offset) if isinstance(offset, str) else offset
     except ValueError:
-        return None  # of another source
+        return None  # an offset of another source
 
 
 def forget_ended(queries: dict[str, Query]) -> None:
-    """Forget the queries that ended first, beyond a bound."""
+    """Forget the queries that ended first, beyond `MOST_ENDED`."""
     ended = [key for key, query in queries.items() if not query.running]
     for key in ended[: max(len(ended) - MOST_ENDED, 0)]:
         del queries[key]
@@ -110,8 +110,8 @@ def forget_ended(queries: dict[str, Query]) -> None:
 class Watch:
     """Streams by location, and the queries that read them.
 
-    Threads may tell and ask at the same time. A stream that can't be measured is a sample, `up` 0,
-    and a warning in the log when that begins.
+    Safe to use from several threads. If a stream can't be measured, its sample `up` is 0, and a
+    warning is logged once.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class Watch:
         for url in urls:
             self._find(url)
 
-    # Telling sends no request, and waits for none.
+    # These three send no request, and wait for none.
     def started(self, query_id: str, name: str | None) -> None:
         """Note that a query runs."""
         with self._telling:
             self._query(query_id, name).running = True
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Note what a query did."""
+        """Note the progress of a query."""
         with self._telling:
             self._query(str(progress["id"]), progress.get("name")).progressed(progress)
 
@@ -158,7 +158,7 @@ class Watch:
     def samples(self) -> list[Sample]:
         """Return all samples; streams are measured again if the last time is long enough ago."""
         with self._telling:
-            # Of those with one label, which exporters can't tell apart, the one that runs counts.
+            # Exporters can't tell queries with the same label apart: the running one counts.
             known = sorted(self._queries.values(), key=lambda query: query.running)
             queries = {query.label: query for query in known}.values()
             told = [sample for query in queries for sample in query.samples()]
@@ -188,7 +188,7 @@ class Watch:
 
 
 class _WatchedStream:
-    """One stream, its newest figures, and what was added up since it is watched."""
+    """One stream: its newest figures, and its totals since it is watched."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
         self._url, self._options = url, storage_options
@@ -213,7 +213,7 @@ class _WatchedStream:
             if self._up:
                 _LOG.warning("%s can't be measured: %s", self._url, error)
             self._up, self._metrics = False, None
-            # What was seen may belong to a stream that was dropped since.
+            # The stream may have been dropped, and another one be in its place.
             self._context = None
             return
         self._up, self._context = True, context
@@ -236,7 +236,7 @@ class _WatchedStream:
             yield sample("reader_lapses", count, self._url, name)
 
     def lag_samples(self, label: str, place: Place) -> Iterator[Sample]:
-        """Yield how far a query is behind, by its own words where the stream can't be measured."""
+        """Yield a query's lag; by its own last progress if the stream can't be measured."""
         try:
             lag = self._lag(place)
         except SegstoreError as error:
@@ -274,6 +274,6 @@ class _WatchedStream:
                 for rows in context.log.history.batches(root, seen + 1):
                     self._commits += rows.num_rows
                     self._races += pc.sum(rows["races_lost"]).as_py() or 0
-            except FormatError as error:  # what is damaged is counted by `damaged`
+            except FormatError as error:  # the metric `damaged` counts the damage
                 _LOG.warning("commits to %s can't be counted: %s", self._url, error)
         self._seen_version = root.version

@@ -53,7 +53,7 @@ def test_what_deletes_or_ends_asks_first(stream, command, after, capsys):
     line = [command[0], stream.url, *command[1:]]
     before = stream.refresh().version
     assert main(line) == NOT_CONFIRMED
-    assert capsys.readouterr().err.endswith("Nobody can be asked here: add --yes.\n")
+    assert capsys.readouterr().err.endswith("There is no terminal to confirm at: add --yes.\n")
     assert stream.refresh().version == before
     if command[0] not in ("seal", "restore"):
         assert main([*line, "--dry-run", "--json"]) == 0

@@ -73,5 +73,5 @@ def test_losses_lapses_and_lost_followers_are_told():
     )
     drawn = draw_stream(replace(found, figures=figures))
     assert '<span class="alarm">30 events behind; 7 lost; lapsed<' in drawn
-    assert '<span class="alarm">can&#x27;t be asked<' in drawn
+    assert '<span class="alarm">can&#x27;t be read<' in drawn
     assert re.search('title="Delta table: .*20 events behind: why it lags"', drawn)
