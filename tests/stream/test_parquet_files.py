@@ -152,7 +152,7 @@ def test_other_engines_read_them(stream):
 
 @pytest.mark.parametrize("start", [0, 99_999, 123_456])
 def test_duckdb_counts_a_range_exactly(tmp_path, start):
-    """Also where it begins inside a file, by the join that docs/other_engines.md shows."""
+    """Also where it begins inside a file, by the condition that docs/other_engines.md names."""
     made = create_on(open_storage(str(tmp_path / "events")), pa.schema([("n", pa.int64())]))
     for first, rows in ((0, 100_000), (100_000, 10), (100_010, 70_000)):
         made.append(pa.table({"n": range(first, first + rows)}))
