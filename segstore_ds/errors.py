@@ -220,9 +220,7 @@ class UnsafeFilesystemError(StorageError):
 class FormatError(SegstoreError):
     """Stored bytes are not what FORMAT.md says."""
 
-    default_remedy = (
-        "segstore.verify(url) lists all damage, segstore.repair(url) repairs what it can"
-    )
+    default_remedy = "segstore.verify(url) lists all damage, segstore.repair(url) fixes what it can"
 
 
 class MissingObjectError(FormatError):

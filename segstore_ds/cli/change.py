@@ -103,6 +103,10 @@ def redact(
     """Set columns of matching events to null, once or as they get old."""
     stream = run.change(url)
     filters, names = only_filter(where), columns.split(",")
+    if redact_id is None and after != "never":  # a repeated id may only return what was done
+        from segstore_ds.format.redactions import refuse_kept
+
+        refuse_kept(stream._context.log.root)  # noqa: SLF001 - before the user is asked to confirm
     if after is not None:
         if forget or reason or redact_id is not None:
             raise typer.BadParameter("--after takes no --forget, --reason and --id")
@@ -116,8 +120,6 @@ def redact(
         found = sum(batch.num_rows for batch in stream.read(filters=filters, columns=names))
         run.report({"dry_run": True, "rows": found}, f"{found:,} kept events match")
         return
-    if redact_id is None:  # a repeated call with an id may only return what was done
-        _refuse_kept(stream)
     ask(f"Set {', '.join(names)} of matching events of {stream.url} to null for good?", yes=yes)
     done = stream.redact(
         filters,
@@ -131,13 +133,6 @@ def redact(
     text = f"redacted {held}, below offset {done.tail}"
     forgotten = () if done.forgotten is None else str(done.forgotten).split("\n")
     run.report(done, f"{text}, id {done.redact_id}", *forgotten)
-
-
-def _refuse_kept(stream: Any) -> None:
-    """Raise if tags keep versions, before the user is asked to confirm."""
-    from segstore_ds.format.redactions import refuse_kept
-
-    refuse_kept(stream._context.log.root)  # noqa: SLF001 - no call tells it without a change
 
 
 def _expire(
@@ -157,8 +152,6 @@ def _expire(
     }
     given = names if after != "never" else []
     rules = {name: {"age": after, "filters": filters} for name in given}
-    if rules:
-        _refuse_kept(stream)
     text = f"{', '.join(names)} of {stream.url}"
     text = f"{text} expire no more" if not rules else f"{text} become null after {after}"
     if not dry_run:

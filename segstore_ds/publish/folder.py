@@ -43,12 +43,9 @@ def refuse_foreign(storage: Storage, stream_id: str, codec: Codec) -> None:
 
 
 def remove_table(storage: Storage, stream_id: str, codec: Codec, *, keep: str = "") -> int:
-    """Delete a table's metadata and own files, except `keep`; return how many objects there were.
-
-    Lists again until nothing is left, because another publisher may add objects meanwhile.
-    """
+    """Delete a table's metadata and own files, except `keep`; return how many there were."""
     gone: set[str] = set()
-    for _ in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS):  # another publisher may add objects meanwhile
         if not gone:
             refuse_foreign(storage, stream_id, codec)
         listed = (info.path for info in list_table(storage, codec))

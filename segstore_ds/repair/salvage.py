@@ -119,9 +119,7 @@ class Salvager:
             try:
                 parts = list(self._context.status.table.members(index))
             except FormatError as error:
-                yield from self._from_others(
-                    index.start, index.end, index.path, error, listed=False
-                )
+                yield from self._reread(index.start, index.end, index.path, error, listed=False)
                 continue
             for part in parts:
                 yield from self._part(part)
@@ -138,7 +136,7 @@ class Salvager:
                 self._context.status.segments(alone, part.start, part.end, with_stats=False)
             )
         except FormatError as error:
-            yield from self._from_others(part.start, part.end, part.path, error, listed=False)
+            yield from self._reread(part.start, part.end, part.path, error, listed=False)
             return
         for placed in listed:
             yield from self._segment(placed)
@@ -149,7 +147,7 @@ class Salvager:
         whole = [(placed.start, placed.end)]
         for start, end, where, found in self._frames(placed, whole):
             if isinstance(found, FormatError):
-                yield from self._from_others(start, end, where, found)
+                yield from self._reread(start, end, where, found)
             else:
                 yield start, found
 
@@ -198,7 +196,7 @@ class Salvager:
             above = root
         return found
 
-    def _from_others(
+    def _reread(
         self, start: int, end: int, where: str, error: FormatError, *, listed: bool = True
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the events of a range from other versions; report those that none of them has.

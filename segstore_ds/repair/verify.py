@@ -195,8 +195,7 @@ class _Verifier:
                 if number < newest.log_start:
                     break
                 self._older = number
-                # The version directly below a repair is the one that was lost, with or without a
-                # history that says so.
+                # The version directly below a repair was lost, even if no history says so.
                 repaired = older.operation == Operation.REPAIR and older.version == number + 1
                 root = self._read_root(number, abandoned=repaired or number in lost)
             else:
@@ -450,9 +449,7 @@ class _Verifier:
             if entry.frame is None:
                 size = storage.info(path).size
                 if size != entry.bytes:
-                    self._wrong(
-                        path, f"the object has {size} bytes, but {entry.bytes} were committed"
-                    )
+                    self._wrong(path, f"it has {size} bytes, but {entry.bytes} were committed")
                     return
                 form = find_format(entry.format, where=path)
                 form.check_head(storage.get_range(path, 0, form.head_bytes), where=path)

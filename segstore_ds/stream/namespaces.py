@@ -296,7 +296,7 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
 
         Raises:
             FencedError: It was promoted.
-            StorageError: It can't be asked.
+            StorageError: It can't be read.
             MissingObjectError: It holds commits that this stream has lost: repair the stream first.
             CorruptionError: It is so damaged that it does not say whether it was promoted.
 

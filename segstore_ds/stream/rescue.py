@@ -63,7 +63,7 @@ def repair(
             whose commits can't be read, and the other one continues.
         InvalidInputError: A redaction may be lost, and that is not allowed; or `replica` does not
             replicate this folder.
-        StorageError: Also if another folder can't be asked whether it was promoted.
+        StorageError: Also if another folder can't be read, and may have been promoted.
 
     Examples:
         >>> segstore.repair("hello").ok
