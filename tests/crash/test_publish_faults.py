@@ -8,7 +8,16 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from crash_kit import SCHEMA, content_on, discard, events, files_of, fresh_storage, restore
+from crash_kit import (
+    SCHEMA,
+    Checked,
+    content_on,
+    discard,
+    events,
+    files_of,
+    fresh_storage,
+    restore,
+)
 from faults import Crash, Fault, FaultStorage
 from publish_kit import DELTA, ICEBERG, TABLES, Table
 from stream_kit import Meddling
@@ -17,6 +26,7 @@ from virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import NotFoundError, SegstoreError
 from segstore_ds.log.clock import Clock
 from segstore_ds.publish import life
+from segstore_ds.read.segments import PROCESS_CACHE
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage
 from segstore_ds.stream.opening import create as create_on
@@ -78,10 +88,11 @@ def test_publishing_survives_a_fault_at_every_call(
     # What the table has shown is brought up to date first, then new events are added.
     shown = [row for row in after[1] if row["n"] < before[1][-1]["n"] + 1]
     allowed = [before, after, *([] if knows else [(after[0], shown)])]
-    met = []
+    met, checked = [], Checked()
     for number in range(1, 200):
         discard(place)  # Iceberg's metadata names the place
-        later = VirtualTime(1 + number, now_us=now_us)
+        PROCESS_CACHE.reset()  # the same ids are drawn again
+        later = VirtualTime(2, now_us=now_us)
         inner = TimedStorage(restore(place, files), later, like=start)
         faulty = FaultStorage(inner)
         stream = open_on(faulty, clock=later.clock)
@@ -94,6 +105,8 @@ def test_publishing_survives_a_fault_at_every_call(
             table.publish(stream)
         except (Crash, SegstoreError) as error:
             ended = error
+        if faulty.struck and not checked.is_new(inner, type(ended)):
+            continue
         found = table.shown(inner)
         assert found in ([after] if ended is None else allowed), faulty.calls[-3:]
         met.append(found)
