@@ -4,7 +4,6 @@ The browser is that of an npm package which carries one, fetched once for a mach
 over a pipe, in the DevTools protocol: no driver, no port.
 """
 
-import base64
 import json
 import os
 import platform
@@ -86,11 +85,6 @@ class Page:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
-
-    def screenshot(self, path: Path) -> None:
-        """Write the whole page as PNG."""
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
 
     def complaints(self) -> list[dict[str, Any]]:
         """Return what the console said, and the exceptions, since the page was opened."""

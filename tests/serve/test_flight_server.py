@@ -301,7 +301,6 @@ def _few_bytes() -> Iterator[pa.Array]:
     yield pa.FixedSizeListArray.from_arrays(pa.nulls(1 << 30), 1 << 30)
 
 
-_DAMAGED = pa.DictionaryArray.from_arrays(pa.array([7]), ["x"], safe=False)
 REFUSED = {
     "too few": (_rows(0, 3), {"rows": 4}, "promised"),
     "too many": (_rows(0, 3), {"rows": 2}, "promised"),

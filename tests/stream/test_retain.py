@@ -381,45 +381,6 @@ def test_no_commit_is_made_by_a_clock_that_is_wrong(hours):
     assert open_on(storage).version == stream.version
 
 
-def everything(stream):
-    """Run each operation once, and return what is kept."""
-    tail = stream.tail
-    stream.append(numbers(tail, tail + 10))
-    stream.tags.set("t", "tail", move=True)
-    stream.readers.register("r", start=stream.head + 3).publish(stream.head + 5)
-    stream.truncate(stream.head + 7)
-    stream.retain(max_bytes=1)
-    now = stream.version
-    stream.overwrite(numbers(0, 5))
-    stream.restore(now)
-    stream.maintain(keep=HOUR)
-    report = stream.maintain(grace=DAY)
-    stream.verify().check()
-    return report
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_clock_that_goes_backwards_only_makes_vacuum_wait():
-    """Commit times never go back, and what was dropped is as old as the later clock says."""
-    stream, storage = make_stream(3)
-    wait(storage, DAY)
-    everything(stream)
-    stamped = stream._log.root.time_us
-    wait(storage, -200)
-    report = everything(stream)
-    assert report.deleted == ()
-    assert stream._log.root.time_us == stamped
-    assert values(open_on(storage)) == values(stream)
-    for _ in range(4):
-        wait(storage, 2 * DAY)
-        stream.append(numbers(0, 1))
-    stream.maintain(keep=DAY)
-    kept = values(stream)
-    assert stream.maintain(grace=DAY).deleted
-    assert values(open_on(storage)) == kept
-    stream.verify().check()
-
-
 def test_reader_written_by_a_store_ahead_of_now_lives():
     """A record from the store's future is not lapsed."""
     stream, storage = make_stream(2)

@@ -1,6 +1,9 @@
 """Clocks that stand still or go backwards: versions order what happens, times only make it wait."""
 
-from stream_kit import DAY, HOUR, make_stream, numbers, objects, staged_job, wait
+import pytest
+from stream_kit import DAY, HOUR, make_stream, numbers, objects, staged_job, values, wait
+
+from segstore_ds.stream.opening import open as open_on
 
 
 def everything(stream):
@@ -30,6 +33,28 @@ def test_stopped_clock_deletes_nothing_and_blocks_nothing():
     assert before <= objects(storage, "segments")
     times_us = [stream._log.read_version(n).time_us for n in range(stream.version)]
     assert stream._log.root.time_us - min(times_us) < 1_000_000
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_clock_that_goes_backwards_only_makes_vacuum_wait():
+    """Commit times never go back, and what was dropped is as old as the later clock says."""
+    stream, storage = make_stream(3)
+    wait(storage, DAY)
+    everything(stream)
+    stamped = stream._log.root.time_us
+    wait(storage, -200)
+    report = everything(stream)
+    assert report.deleted == ()
+    assert stream._log.root.time_us == stamped
+    assert values(open_on(storage)) == values(stream)
+    for _ in range(4):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(0, 1))
+    stream.maintain(keep=DAY)
+    kept = values(stream)
+    assert stream.maintain(grace=DAY).deleted
+    assert values(open_on(storage)) == kept
+    stream.verify().check()
 
 
 def test_clock_set_back_does_not_expire_staged_jobs():

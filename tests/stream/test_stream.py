@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from stream_kit import SCHEMA, numbers
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -19,15 +20,6 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.log.clock import Clock
-
-SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
-
-
-def numbers(start: int, end: int) -> pa.Table:
-    """Return the events start to end."""
-    return pa.table(
-        {"n": list(range(start, end)), "s": [f"s{n}" for n in range(start, end)]}, SCHEMA
-    )
 
 
 @pytest.fixture
