@@ -40,6 +40,7 @@ from segstore_ds.status.table import RowsTable, Table, readable_rows, stats_of
 from segstore_ds.status.table_status import Slice
 
 MISSING = "versions are missing"
+_TRIES = 3  # each may sleep until what it verifies was purged
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +114,32 @@ class Report:
 
 def run_verify(context: StreamContext, *, progress: Progress = unheard) -> Report:
     """Read and check all that a read of a kept version, a reader or a published table can need."""
-    return _Verifier(context.fresh(), progress).run()
+    return _verify(context, progress, deep=True)
 
 
 def damaged_status(context: StreamContext) -> set[str]:
     """Return the status objects and twins that are damaged; segments are not read."""
-    report = _Verifier(context.fresh(), unheard, deep=False).run()
+    report = _verify(context, unheard, deep=False)
     return {problem.where for problem in report.problems if names.is_status(problem.where)}
 
 
+def _verify(context: StreamContext, progress: Progress, *, deep: bool) -> Report:
+    """Verify the newest version, and again if it was purged meanwhile and objects are missing."""
+    for _ in range(_TRIES):
+        verifier = _Verifier(context.fresh(), progress, deep=deep)
+        report = verifier.run()
+        if not verifier.expired:
+            break
+    return report
+
+
 class _Verifier:
-    def __init__(self, context: StreamContext, progress: Progress, *, deep: bool = True) -> None:
+    def __init__(self, context: StreamContext, progress: Progress, *, deep: bool) -> None:
         self._context, self._progress = context, progress
         self._deep = deep  # whether to read more than status objects
         self._url = context.storage.url
         self._report = Report()
+        self.expired = False  # whether objects of the newest version may have been deleted rightly
         self._checked: set[str] = set()
         self._older: int | None = None  # the version being checked; None for the newest
         self._released = False  # whether origins may have deleted the objects shared with it
@@ -268,7 +280,8 @@ class _Verifier:
         missing = [
             problem
             for problem in self._report.problems
-            if problem.version is not None and problem.code == MissingObjectError.code
+            if problem.code == MissingObjectError.code
+            and (problem.version is not None or problem.where in self._checked)
         ]
         if not missing:
             return
@@ -277,8 +290,11 @@ class _Verifier:
         except FormatError:
             return
         for problem in missing:
-            version = problem.version or 0
-            if version < newest.log_start and newest.kept_version(version) is None:
+            if problem.version is None:  # a newer version may name the object, too
+                self.expired = self.expired or self._listed < newest.log_start
+            elif (
+                problem.version < newest.log_start and newest.kept_version(problem.version) is None
+            ):
                 self._report.problems.remove(problem)
 
     def _lost(self, newest: Root) -> frozenset[int]:

@@ -12,7 +12,7 @@ import pytest
 from latest_kit import KEY, Faulty, Timed
 from latest_kit import SCHEMA as USERS
 from latest_kit import rows as users
-from stream_kit import HOUR, SCHEMA, Meddling, make_stream, numbers, wait
+from stream_kit import HOUR, SCHEMA, STAGED, Meddling, make_stream, numbers, wait
 from virtual_time import VirtualTime
 from wrapped_storage import WrappedStorage
 
@@ -48,6 +48,39 @@ def test_verify_lists_again_when_the_newest_version_was_forgotten():
     report = sleeper.verify()
     assert meddling.met
     assert report.check().rows == stream.tail
+
+
+def test_verify_slept_while_its_newest_version_and_its_segments_went():
+    """Seed 20261129343: objects that retention had rightly deleted were called missing."""
+    stream, storage = make_stream(1)
+    stream.append(numbers(10, 500), layout=STAGED)
+
+    def others():
+        stream.truncate(stream.tail)
+        forget_versions(stream, storage)
+        stream.maintain(grace="10m", short_grace=True)
+
+    sleeper, meddling = asleep(storage, "get_range segments/", others)
+    meddling.met = False
+    report = sleeper.verify()
+    assert meddling.met
+    assert report.check().rows == stream.tail - stream.head
+
+
+def test_verify_that_slept_reports_what_its_next_version_lacks():
+    """The newest version that it listed is gone, but not the need for the object."""
+    stream, storage = make_stream(1)
+    stream.append(numbers(10, 500), layout=STAGED)
+    (lost,) = [info.path for info in storage.list("segments")]
+
+    def others():
+        storage.delete(lost)
+        forget_versions(stream, storage)
+
+    sleeper, meddling = asleep(storage, "get_range segments/", others)
+    meddling.met = False
+    assert [problem.where for problem in sleeper.verify().problems] == [lost]
+    assert meddling.met
 
 
 def test_maintain_goes_on_when_others_forgot_the_versions():
