@@ -287,7 +287,7 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
     def remove(self, url: str, *, allow_promoted: bool = False) -> None:
         """Continue without a follower; its folder stays. Safe to repeat.
 
-        The follower is asked first: if it was promoted, this stream would take commits beside it.
+        The follower is read first: if it was promoted, this stream would take commits beside it.
 
         Args:
             url: The follower.
@@ -318,7 +318,7 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
             The generation.
 
         Raises:
-            FencedError: Another follower was promoted; one that can't be reached is not asked.
+            FencedError: Another follower was promoted; one that can't be reached is not read.
 
         Examples:
             >>> stream.followers.add("second")
