@@ -276,7 +276,7 @@ class _Verifier:
             self._problem(where, error)
 
     def _forget_expired(self) -> None:
-        """Remove the problems of missing objects whose versions were purged meanwhile."""
+        """Remove missing objects of versions purged meanwhile; note whether the newest was one."""
         missing = [
             problem
             for problem in self._report.problems
