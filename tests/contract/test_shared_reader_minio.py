@@ -19,7 +19,7 @@ PROCESSES = 5  # each makes a client of its own, which takes half a second of CP
 
 
 def test_processes_share_a_reader(minio) -> None:
-    """Each event goes to one of them; what two had that were killed goes to others."""
+    """Each event goes to one of them; what two that are killed had last goes to others, too."""
     url = f"{minio.new_bucket()}/s"
     stream = create_on(open_storage(url, minio.options), SCHEMA, upkeep=None)
     tail = 0
@@ -44,7 +44,8 @@ def test_processes_share_a_reader(minio) -> None:
     assert texts == []
     counts = Counter(n for each in got for batch in each for n in batch)
     assert sorted(counts) == list(range(tail))
-    assert counts.total() - tail <= 2 * 50  # what the two had in their hands
+    again = {n for n, times in counts.items() if times > 1}
+    assert again <= {n for each in got[1:3] for batch in each[-1:] for n in batch}
     assert sum(map(bool, got)) >= 3  # how evenly they share is no promise
     assert stream.position("reader:billing").offset == tail
     left = {name for seen in stream.readers for name in seen.record.members}
