@@ -15,7 +15,7 @@ import segstore_ds as segstore
 from benchmarks.relay import S3_STANDARD, relay
 from benchmarks.report import Found, Ratio
 from benchmarks.spark_peers import DELTA_JAR, ICEBERG_JAR, INSTALLATIONS
-from benchmarks.workload import Settings, cpu_seconds, distribution, rounded, workload
+from benchmarks.workload import Settings, cpu_seconds, distribution, quantile, rounded, workload
 from benchmarks.workloads.spark_rivals import run_session
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import open as open_on
@@ -25,6 +25,7 @@ FOLLOWERS = (1, 10, 100)
 EACH_S = 0.2  # between two appends of `fan_out`
 THREADS = 25  # followers of a process
 FLUSH_S = 0.05
+TAILS = (0.95, 0.999)
 SCHEMA = pa.schema([("sent_ns", pa.int64()), ("text", pa.string())])
 
 
@@ -94,7 +95,8 @@ def appended_to_followed(settings: Settings) -> Found:
                 arguments = (stream, options, rate, settings.rows)
                 with _processes([(_produce, arguments)]):
                     found = _follow_all(made)
-                rows.append({"store": place, "events/s": rate, **distribution(found)})
+                tails = {f"p{100 * q:g} ms": rounded(quantile(found, q) * 1e3) for q in TAILS}
+                rows.append({"store": place, "events/s": rate, **distribution(found), **tails})
                 raw[f"{place}, {rate}"] = found[:: max(len(found) // 10_000, 1)]
     return Found(rows, (), {"server": MINIO.version, "far": str(S3_STANDARD)}, raw)
 
