@@ -16,8 +16,9 @@ Moments = list[tuple[float, float, float]]  # when it could be read, ages of new
 
 WIDTH, PANEL, GAP, LEFT, TOP = 720, 150, 44, 56, 34
 COLOURS = {"segstore": "#c2410c", "delta": "#1d4ed8", "iceberg": "#0e7490", "parquet": "#6b7280"}
-NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg", "parquet": "Spark's file sink"}
-LEAST_S, MOST_S = 0.03, 30.0
+NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg, Spark 4.1", "parquet": "Spark's file sink"}
+LEAST_S, MOST_S, MARKS_S = 0.08, 5.0, (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+COLUMN = 2  # pixels
 STYLE = (
     "text{font:12px sans-serif;fill:currentColor}svg{color:#1f2937}"
     "@media(prefers-color-scheme:dark){svg{color:#e5e7eb}}"
@@ -60,7 +61,7 @@ def _legend(peers: set[str]) -> Iterator[str]:
 def _panel(rate: int, peers: dict[str, Moments], top: int) -> Iterator[str]:
     last = max(moments[-1][0] for moments in peers.values())
     yield f'<text x="{LEFT}" y="{top - 5}">{rate:,} events a second</text>'
-    for mark in (0.1, 1.0, 10.0):
+    for mark in MARKS_S:
         y = top + _height(mark)
         yield f'<path d="M{LEFT} {y:.1f}H{WIDTH - 8}" stroke="currentColor" opacity="0.2"/>'
         yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{mark:g} s</text>'
@@ -73,10 +74,10 @@ def _panel(rate: int, peers: dict[str, Moments], top: int) -> Iterator[str]:
 
 
 def _points(moments: Iterable[tuple[float, float, float]], last: float, top: int) -> Iterator[str]:
-    """Yield each pixel column's worst moment."""
+    """Yield each column's worst moment."""
     worst: dict[int, float] = {}
     for at, _newest, oldest in moments:
-        x = LEFT + round(at / last * (WIDTH - 8 - LEFT))
+        x = LEFT + COLUMN * round(at / last * (WIDTH - 8 - LEFT) / COLUMN)
         worst[x] = max(worst.get(x, 0), oldest)
     return (f"{x},{top + _height(age):.1f}" for x, age in sorted(worst.items()))
 
