@@ -81,9 +81,10 @@ def _await_batch(query: StreamingQuery, event: int) -> None:
 
 
 def _end_of(progress: Any) -> int:
+    if not progress["numInputRows"]:
+        return 0
     # Spark 4.1 gives a dict's text, later ones JSON: both are literals of Python.
-    end = ast.literal_eval(progress["sources"][0]["endOffset"] or "{}")
-    return int(end["n"]) if progress["numInputRows"] else 0
+    return int(ast.literal_eval(progress["sources"][0]["endOffset"])["n"])
 
 
 def _batches(query: StreamingQuery, peer: Peer, table: str) -> Iterator[Batch]:
