@@ -1,7 +1,6 @@
 """The notebooks of the documentation: they run from top to bottom, and print what they show."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,12 +49,7 @@ def test_notebook_prints_what_it_shows(notebook, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", _RUNNER, str(codes)],
         cwd=folder,
-        env={
-            **os.environ,
-            **spark_environment(PYTHONPATH=str(ROOT)),
-            "MPLBACKEND": "agg",
-            "TMPDIR": str(tmp_path),
-        },
+        env=spark_environment(PYTHONPATH=str(ROOT), MPLBACKEND="agg", TMPDIR=str(tmp_path)),
         capture_output=True,
         text=True,
         check=False,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from checkpoints import start_query
 from fixtures_s3 import S3Server
+from process_kit import plain_environment
 from sessions import plan_of, run_program, session_settings
 
 import segstore_ds as segstore
@@ -116,5 +117,5 @@ def test_s3_is_read_by_the_real_s3a(s3_server):
     make(url, "ppa", s3_server.options)
     driver = Path(__file__).with_name("s3a_driver.py")
     given = [s3_server.endpoint, s3_server.key, s3_server.secret, url]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment = plain_environment(PYSPARK_PYTHON=sys.executable)
     assert run_program(driver, *given, env=environment).split() == ["FileScan", "s3a", "72", "2772"]
