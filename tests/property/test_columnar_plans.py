@@ -96,6 +96,24 @@ def holds(segment: Slice, start: int, end: int) -> bool:
     return max(segment.start, start) < min(segment.end, end)
 
 
+KINDS = st.tuples(st.sampled_from(["arrow", "parquet"]), st.integers(0, 2))
+
+
+@given(st.lists(KINDS, min_size=1, max_size=12), st.sets(st.integers(0, 2)))
+def test_selected_and_other_slices_are_all(kinds, epochs):
+    """As where Spark reads the files of some epochs, and tasks read all others."""
+    entries = [
+        SegmentEntry(epoch << 32 | number, f"t/{number}", 1, 1, 9, 7, format=form)
+        for number, (form, epoch) in enumerate(kinds)
+    ]
+    table = SliceTable.of_run(Run(0, from_entries(entries), list), 0, len(kinds), None)
+    fits = [form == "parquet" and epoch in epochs for form, epoch in kinds]
+    for others in (False, True):
+        found = table.select("parquet", epochs, others=others)
+        wanted = [number for number, fit in enumerate(fits) if fit != others]
+        assert [each.start for each in found] == wanted
+
+
 @given(st.lists(HUGE, min_size=1, max_size=5), st.integers(2**40, 2**45))
 def test_sizes_beyond_64_bits_are_packed_exactly(sizes, target):
     entries = [SegmentEntry(n, f"t/{n}", rows, size, 9, 7) for n, (rows, size) in enumerate(sizes)]
