@@ -192,6 +192,8 @@ class FencedError(SegstoreError):
 class ClosedError(SegstoreError):
     """The object was used after it was closed."""
 
+    default_remedy = "open another one"
+
 
 class StorageError(SegstoreError):
     """The filesystem failed.

@@ -217,12 +217,9 @@ def _resolve_named(context: StreamContext, root: Root, cut: Cut, *, end: bool) -
         return resolve_event_time(context, root, cut.value, end=end)
     if cut.kind == "tag":
         return _tag_of(root, cut.value).offset
-    from segstore_ds.read.reader_records import find_reader  # noqa: PLC0415 - few cuts name one
+    from segstore_ds.read.reader_records import named_reader  # noqa: PLC0415 - few cuts name one
 
-    seen = find_reader(context, cut.value)
-    if seen is None:
-        raise NotFoundError("no such reader", reader=cut.value)
-    position = position_of(seen.record)
+    position = position_of(named_reader(context, cut.value).record)
     check_position(root, position)
     check_held(context, position)
     return position.offset

@@ -115,6 +115,24 @@ def find_reader(context: StreamContext, name: str) -> SeenReader | None:
     return None if seen is None or seen.record.released else seen
 
 
+def named_reader(context: StreamContext, name: str) -> SeenReader:
+    """Return a reader's newest record; NotFoundError if it never registered or was released."""
+    seen = find_reader(context, name)
+    if seen is None:
+        raise no_such_reader(context, name)
+    return seen
+
+
+def no_such_reader(context: StreamContext, name: str) -> NotFoundError:
+    """Return the error for a name that no reader of the stream has."""
+    return NotFoundError(
+        "no such reader",
+        remedy="stream.readers lists those of a stream; stream.readers.register(name) adds one",
+        url=context.storage.url,
+        reader=name,
+    )
+
+
 def live_readers(context: StreamContext, now_us: int) -> list[SeenReader]:
     """Return the readers that hold retention back at this store time, ordered by name.
 

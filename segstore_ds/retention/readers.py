@@ -17,7 +17,6 @@ from typing import NoReturn
 from segstore_ds.errors import (
     FormatError,
     InvalidInputError,
-    NotFoundError,
     PositionError,
     ReaderConflictError,
     SegstoreError,
@@ -35,6 +34,7 @@ from segstore_ds.read.reader_records import (
     SeenReader,
     add_record,
     find_reader,
+    named_reader,
     newest_number,
     newest_record,
 )
@@ -229,9 +229,7 @@ def reset_reader(context: StreamContext, name: str, start: Cut) -> None:
             raise _is_shared(name, others)
         return replace(record, resets=(record.resets or 0) + 1)
 
-    seen = find_reader(context, name)
-    if seen is None:
-        raise NotFoundError("no such reader", url=context.storage.url, reader=name)
+    seen = named_reader(context, name)
     claim_name(context, name, Claim(seen.record.owner, start, seen.record.lapse_s), join)
 
 

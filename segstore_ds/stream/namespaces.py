@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from segstore_ds.compact.run import add_bounds
 from segstore_ds.copy.pins import run_unpin
-from segstore_ds.errors import FormatError, NotFoundError
+from segstore_ds.errors import FormatError
 from segstore_ds.format.bloom import has_filter
 from segstore_ds.format.copies import Pin, pins_of
 from segstore_ds.format.indexed_columns import (
@@ -51,7 +51,7 @@ from segstore_ds.publish.life import codec_of, published, run_unpublish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, parse_cut
 from segstore_ds.read.metadata_tables import open_table
-from segstore_ds.read.reader_records import SeenReader, each_reader
+from segstore_ds.read.reader_records import SeenReader, each_reader, no_such_reader
 from segstore_ds.redact.expire import parse_expiry
 from segstore_ds.redact.plan import refuse_time_column
 from segstore_ds.replication.follower import followers_of
@@ -151,7 +151,7 @@ class Readers:
         """Return the newest record of one reader; a NotFoundError if there is none."""
         seen = dict(each_reader(self._context)).get(check_label(name, what="reader"))
         if seen is None:
-            raise NotFoundError("no such reader", url=self._context.storage.url, reader=name)
+            raise no_such_reader(self._context, name)
         if isinstance(seen, FormatError):
             raise seen
         return seen
