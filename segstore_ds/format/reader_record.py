@@ -63,9 +63,9 @@ class Delivery:
 
     If a member gave them back, `since` is the number of that record, and others wait `delay_s` from
     when they see it. If they go to the dead letters, `letter` is the number of the record that says
-    so, and `reason` says why; with `rows` only the events at these offsets do. If members share by
-    key, it is of the events of some `buckets`, from their positions on; no two deliveries have the
-    same bucket.
+    so, `token` identifies it, and `reason` says why; with `rows` only the events at these offsets
+    do. If members share by key, it is of the events of some `buckets`, from their positions on; no
+    two deliveries have the same bucket.
     """
 
     start: int
@@ -75,6 +75,7 @@ class Delivery:
     since: Annotated[int | None, ABSENT] = None
     delay_s: Annotated[int | None, ABSENT] = None
     letter: Annotated[int | None, ABSENT] = None
+    token: Annotated[str | None, ABSENT] = None
     reason: Annotated[str | None, ABSENT] = None
     rows: Annotated[list[int], ABSENT] = field(default_factory=list)
     buckets: Annotated[list[int], ABSENT] = field(default_factory=list)

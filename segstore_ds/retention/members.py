@@ -168,7 +168,8 @@ class MemberReader(NamedReader):
             count = max((each.count for each in before), default=0) + (not self._writes_letters)
             back = replace(back, count=max(count, 1))
             if reason is not None:
-                back = replace(back, letter=number, reason=reason, rows=[*rows])
+                token = self._context.clock.new_id()[:16]
+                back = replace(back, letter=number, token=token, reason=reason, rows=[*rows])
             elif before and before[0].letter is not None:
                 back = before[0]  # leave the letter to a member that writes letters
             elif delay_s:
@@ -177,6 +178,12 @@ class MemberReader(NamedReader):
 
         self._write(make)
         self._settle(Progress(end, end, self._context.log.root.tail))
+
+    def owes(self, letter: Delivery) -> bool:
+        """Tell whether the newest record still has a letter, so that it is to be written."""
+        newest = newest_record(self._context, self.name)
+        deliveries = [] if newest is None else newest.record.deliveries
+        return (letter.letter, letter.token) in [(each.letter, each.token) for each in deliveries]
 
     def renew(self, read: int) -> None:
         """Renew the lease while events up to `read` are given out; raises as `publish`."""

@@ -1,8 +1,8 @@
 """The stream of a reader's dead letters: events that its members rejected, or never completed.
 
-The letters of a reader are numbered, and written in the order of their numbers. So the number is
-the batch id of one idempotent writer: a letter that is written again, after a crash or by a member
-that was presumed dead, changes nothing.
+The letters of a reader are numbered, and written one after the other. Each has a token of its own,
+since a reader that is registered again, in a promoted or restored stream, counts from the start.
+So a letter that is written again, by a member that was presumed dead, for example, changes nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,8 @@ from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.storage import UrlLike
 from segstore_ds.stream.commits import Commits
-from segstore_ds.write.inputs import as_input, writer_key
-from segstore_ds.write.layout import Layout
-from segstore_ds.write.letters import as_letters, open_letters
+from segstore_ds.write.inputs import as_input
+from segstore_ds.write.letters import as_letters, letters_key, open_letters, send_letters
 from segstore_ds.write.request import WriteRequest
 
 _OFFSET = "_offset"
@@ -56,10 +55,12 @@ class DeadLetters:
         letter: Delivery,
         seen: Root,
         pick: Callable[[pa.RecordBatch, str], npt.NDArray[np.bool_]],
+        is_owed: Callable[[], bool],
     ) -> None:
-        """Append the events of a letter; `seen` is a root that the reader has read.
+        """Append the events of a letter, once; `seen` is a root that the reader has read.
 
-        If the letter is for buckets of keys, `pick` tells which events are in these.
+        If the letter is for buckets of keys, `pick` tells which events are in these. `is_owed`
+        tells whether the reader's record still has the letter.
         """
         context, root = self._context, self._context.log.root
         start = Position.of(seen, letter.start)
@@ -80,16 +81,15 @@ class DeadLetters:
             "_reader": self._reader,
             "_stream": context.storage.url,
         }
-        events = as_letters(events, details)
-        writer = f"{root.stream_id}/{self._reader}"
-        request = WriteRequest(
-            schema=events.schema,
-            layout=Layout(),
-            client=self._target.client,
-            writer=writer_key(writer, letter.letter, takeover=False, on_repeat="skip"),
-            merge_schema=True,
+        name = f"{root.stream_id}/readers/{self._reader}"
+        key = letters_key(name, letter.letter or 0, letter.token or "")
+
+        def write(_target: StreamContext, request: WriteRequest, letters: pa.Table) -> None:
+            self._commits.write(request, as_input(letters))
+
+        send_letters(
+            self._target, as_letters(events, details), lambda: key if is_owed() else None, write
         )
-        self._commits.write(request, as_input(events))
 
 
 def check_reason(reason: str) -> str:

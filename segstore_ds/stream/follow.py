@@ -21,7 +21,6 @@ from segstore_ds.errors import (
     InvalidInputError,
     LeaseLostError,
     SegstoreError,
-    WriterConflictError,
 )
 from segstore_ds.format.reader_record import Delivery
 from segstore_ds.format.root import Root
@@ -304,15 +303,9 @@ class Follow(Iterator[pa.RecordBatch]):
 
     def _write_letter(self, own: MemberReader, delivery: Delivery, letters: DeadLetters) -> None:
         """Write a dead letter and count it as done, unless others have done so meanwhile."""
-        try:
-            letters.write(delivery, self._seen, own.pick)
-        except WriterConflictError:
-            _retry(partial(own.renew, own.offset))
-            if own.delivery == delivery:
-                raise
-        else:
-            with suppress(LeaseLostError):
-                _retry(partial(own.publish, delivery.end))
+        letters.write(delivery, self._seen, own.pick, partial(own.owes, delivery))
+        with suppress(LeaseLostError):
+            _retry(partial(own.publish, delivery.end))
 
     def _take(self) -> pa.RecordBatch | None:
         """Return the next committed batch, or None; the one returned last counts as done."""

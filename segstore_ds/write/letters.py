@@ -1,18 +1,18 @@
 """Streams of dead letters: events that members of a reader gave up, or that rules refused.
 
 Refused events are sent before the commit of their batch, so each event of an acknowledged batch is
-in one of the two streams. They are sent under the batch's writer and number. So a batch that is
-written again, after a crash between the two commits or by another task attempt, sends none twice.
+in one of the two streams. They are sent under a name of the batch's writer, as whose owner an
+identity of the letters stands: a digest of the events in any order, the rules, and the writer's
+commit before. So a batch that is written again, after a crash between the two commits or by another
+task attempt, sends none twice. If it has other events, or other rules refuse others, all are sent.
 
 A late process must not send letters that another one has sent and committed. So it first checks
-that the batch is not in the stream, and appends its letters only if no others came since that
-check. Letters of a later batch follow the commit of this one, and so come after the check. It also
-finds a batch that the stream would refuse, for which no letters may be sent.
+that they are still to be sent, and appends them only if no others came since that check. Letters of
+a later batch follow the commit of this one, and so come after the check. It also finds a batch that
+the stream would refuse, for which no letters may be sent.
 
-Limits: if a write is never committed, its letters stay. If the rules changed between two tries, the
-second one sends all that these rules refuse, also what the first one sent: no event is lost. A
-write without batch ids can't be recognized when it is repeated, so it sends no letters: an event
-that breaks a rule fails the write.
+Limits: if a write is never committed, its letters stay. A write without batch ids can't be
+recognized when it is repeated, so it sends no letters: an event that breaks a rule fails the write.
 """
 
 import hashlib
@@ -31,11 +31,10 @@ from segstore_ds.errors import (
     InvalidInputError,
     NotFoundError,
     StorageError,
-    WriterConflictError,
 )
 from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.status.writers import WriterKey, check_claim, find_repeated
+from segstore_ds.status.writers import SKIP, WriterKey, check_claim, find_repeated
 from segstore_ds.storage import Storage, UrlLike, open_storage
 from segstore_ds.write.append import AppendPlan, check_preconditions
 from segstore_ds.write.create import run_create
@@ -115,44 +114,80 @@ def send_refused(
         "_stream": context.storage.url,
     }
     target = open_letters(context, rules.dead_letters, events.schema)
-    letters = as_letters(events, told)
-    digest = hashlib.blake2b(rules.text.encode(), digest_size=8).hexdigest()
-    for _ in range(_TRIES):
-        # The order matters: no letters may have come since the check of the batch.
-        tail, root = target.log.refresh().tail, context.log.refresh()
+    digest = _digest_rows(events)
+
+    def wanted() -> WriterKey | None:
+        root = context.log.refresh()
         if find_repeated(context.status, root, key, batch=None) is not None:
-            return
+            return None
         check_claim(context.status.writers.find(root, key.claim) if key.claim else None, key)
         context.log.seams.of(root).before_staging(root)
         check_preconditions(root, plan)
-        name = f"{root.stream_id}/{key.writer_id}"
-        request = WriteRequest(
-            schema=letters.schema,
-            layout=Layout(),
-            client=target.client,
-            writer=WriterKey(name, key.batch_id, digest, takeover=True, on_repeat=key.on_repeat),
-            expected_tail=tail,
-            merge_schema=True,
-        )
-        try:
-            write(target, request, letters)
-        except WriterConflictError:
-            raise
-        except ConflictError:
-            continue
-        except MAYBE_COMMITTED as error:
-            raise StorageError(
-                "it is not known whether the dead letters of a batch were committed",
-                remedy="write the batch again: what was sent is not sent twice",
-                dead_letters=target.storage.url,
-            ) from error
+        last = context.status.writers.find(root, key.writer_id)
+        told = f"{digest} {last and last.version} {rules.text}"
+        identity = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        return letters_key(f"{root.stream_id}/writers/{key.writer_id}", key.batch_id, identity)
+
+    if send_letters(target, as_letters(events, told), wanted, write):
         _LOG.warning(
             "batch %d of writer %r: %d events broke rules and went to %s",
             key.batch_id,
             key.writer_id,
-            len(letters),
+            len(events),
             target.storage.url,
         )
-        return
+
+
+def letters_key(name: str, number: int, identity: str) -> WriterKey:
+    """Return the key under which letters are sent: those sent last are known by their identity."""
+    return WriterKey(name, number, identity, takeover=True, on_repeat=SKIP)
+
+
+def send_letters(
+    target: StreamContext,
+    letters: pa.Table,
+    wanted: Callable[[], WriterKey | None],
+    write: Callable[[StreamContext, WriteRequest, pa.Table], Any],
+) -> bool:
+    """Append letters, unless they were sent before; tell whether they were appended.
+
+    `wanted` returns the key of the letters, or None if they are not to be sent any more.
+    """
+    for _ in range(_TRIES):
+        # The order matters: no letters may have come since `wanted` was asked.
+        root = target.log.refresh()
+        key = wanted()
+        if key is None or find_repeated(target.status, root, key, batch=None) is not None:
+            return False
+        request = WriteRequest(
+            schema=letters.schema,
+            layout=Layout(),
+            client=target.client,
+            writer=key,
+            expected_tail=root.tail,
+            merge_schema=True,
+        )
+        try:
+            write(target, request, letters)
+        except ConflictError:
+            continue
+        except MAYBE_COMMITTED as error:
+            raise StorageError(
+                "it is not known whether dead letters were committed",
+                remedy="repeat the call: what was sent is not sent twice",
+                dead_letters=target.storage.url,
+            ) from error
+        return True
     fact = "other writers sent dead letters first on every attempt"
     raise ConflictError(fact, dead_letters=target.storage.url)
+
+
+def _digest_rows(events: pa.Table) -> int:
+    """Digest events in any order: the sum of the digests of the rows."""
+    total = 0
+    for batch in events.to_batches():
+        for row in range(len(batch)):
+            alone = batch.take(pa.array([row]))  # unlike a slice, the same from whatever batch
+            digest = hashlib.blake2b(alone.serialize(), digest_size=16).digest()
+            total += int.from_bytes(digest, "big")
+    return total % (1 << 128)

@@ -563,7 +563,7 @@ MUTANTS = (
         "a dead letter has no number of its own",
         (
             "stream.dead_letters:DeadLetters.write",
-            _edited("letter.letter,", "self._context.log.root.version,"),
+            _edited('letter.token or ""', "str(self._context.log.root.version)"),
         ),
         Lives(f"{_DESK} {_LETTERS}", "lost kill", 0.02, hours=24),
     ),

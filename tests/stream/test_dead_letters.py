@@ -411,7 +411,7 @@ def test_a_late_letter_changes_nothing():
     write = follow._letters.write
     slept = []
 
-    def sleep(letter, seen, pick):
+    def sleep(*letter):
         if not slept:
             slept.append(letter)
             wait(pool.storage, LEASE_S + 1)
@@ -421,11 +421,31 @@ def test_a_late_letter_changes_nothing():
                     other.reject("second")
                 wait(pool.storage, 11)
             assert pool.numbers() == [*range(5), *range(10, 15)]
-        write(letter, seen, pick)
+        write(*letter)
 
     follow._letters.write = sleep
     assert rest(follow) == list(range(5, 10))
     assert pool.numbers() == [*range(5), *range(10, 15)]
+
+
+@pytest.mark.parametrize("before", [1, 10])
+def test_a_promoted_stream_has_letters_of_its_own(before):
+    """Its readers are registered again, and their records have the numbers of before."""
+    pool = Pool(0, max_rows=1)
+    copy = TimedStorage(open_storage(f"memory://copy-{next(_NUMBERS)}"), pool.storage.time)
+    pool.stream.followers.add(copy)
+    pool.stream.append(numbers(0, before))
+    follow = pool.join("a")
+    while poll(follow):
+        follow.reject("first")
+    promoted = open_on(copy, clock=pool.storage.time.clock)
+    promoted.followers.promote()
+    promoted.append(numbers(before, 20))
+    again = promoted.follow("billing", member="a", start=before, **pool.how)
+    while poll(again):
+        again.reject("second")
+    assert pool.numbers() == [*range(20)]
+    assert record(promoted).offset == 20
 
 
 def test_two_members_write_letters_in_order():
