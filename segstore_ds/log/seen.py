@@ -66,13 +66,17 @@ class Seen:
 
 def is_behind(history: History, later: Root, root: Root) -> bool:
     """Tell whether `later` certainly follows `root`, by its parent or its history rows."""
-    seen = Seen.of(root)
-    if later.version <= root.version or not seen.is_same_history(later):
+    return later.version > root.version and is_included(history, Seen.of(root), later)
+
+
+def is_included(history: History, seen: Seen, root: Root) -> bool:
+    """Tell whether a root's history certainly includes a commit that was seen."""
+    if not seen.is_same_history(root):
         return False
-    included = seen.is_in(later)
-    if included is None:  # the row was moved to a part meanwhile
-        found = dict(history.transactions(later, root.version, root.version + 1))
-        included = found.get(root.version) == root.transaction
+    included = seen.is_in(root)
+    if included is None:  # its row is in a part
+        found = dict(history.transactions(root, seen.version, seen.version + 1))
+        included = found.get(seen.version) == seen.transaction
     return included
 
 

@@ -3,9 +3,10 @@
 The stream `<url>_latest` holds, for each key, the newest of the kept events with its offset. Its
 content is a function of one version of its source. A round reads that content without the events
 that are below the head now, adds the events appended since, and overwrites it in one commit, whose
-batch id is the source's version. So a killed round can be repeated; if two run at once, the later
-commit is refused and planned again. After a redaction or a change of the schema the content may be
-outdated, so a round reads all kept events again.
+batch id is the source's version, and whose owner names that version's transaction. So a killed
+round can be repeated; if two run at once, the later commit is refused and planned again. After a
+redaction or a change of the schema, and if the source has no such version, because it was put back
+from a backup, the content may be outdated, so a round reads all kept events again.
 """
 
 import hashlib
@@ -31,6 +32,7 @@ from segstore_ds.format.record import build_json, from_json, to_json
 from segstore_ds.format.redactions import clean_since
 from segstore_ds.format.root import Root, Writer
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.seen import Seen, is_included
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish.life import CODECS, published, run_publish
 from segstore_ds.publish.snapshot import Published
@@ -154,7 +156,8 @@ def bring_up(context: StreamContext, latest: StreamContext, rule: LatestRule) ->
     """
     for _ in range(_ATTEMPTS):
         root, held = context.log.refresh(), latest.log.refresh()
-        owner, made = _owner(root, rule), latest.status.writers.find(held, WRITER)
+        owner = f"{_made_by(root, rule)}/{root.transaction}"
+        made = latest.status.writers.find(held, WRITER)
         shown = _find_shown(context, latest, rule)
         if shown is not None and shown.batch_id >= root.version:
             return
@@ -176,19 +179,25 @@ def bring_up(context: StreamContext, latest: StreamContext, rule: LatestRule) ->
     )
 
 
-def _owner(root: Root, rule: LatestRule) -> str:
-    """Return the owner id of rounds with the same source, columns and rule."""
+def _made_by(root: Root, rule: LatestRule) -> str:
+    """Return what names rounds with the same source, columns and rule."""
     made = [root.stream_id, root.generation, root.epoch.number, rule.key, rule.tombstone]
     return hashlib.blake2b(build_json(made), digest_size=8).hexdigest()
 
 
 def _find_shown(context: StreamContext, latest: StreamContext, rule: LatestRule) -> Writer | None:
     """Return the round whose commit made all of the content; None if there is none."""
-    held = latest.log.root
+    held, root = latest.log.root, context.log.root
     known = latest.status.writers.find(held, WRITER)
-    if known is None or known.owner != _owner(context.log.root, rule):
+    if known is None or (known.end - known.rows, known.end) != (held.head, held.tail):
         return None
-    return known if (known.end - known.rows, known.end) == (held.head, held.tail) else None
+    if known.batch_id > root.version:
+        root = context.log.refresh()  # another process made it meanwhile, or it is of lost commits
+    made_by, _, transaction = known.owner.partition("/")
+    if made_by != _made_by(root, rule):
+        return None
+    seen = Seen(root.stream_id, root.generation, known.batch_id, transaction)
+    return known if is_included(context.log.history, seen, root) else None
 
 
 def _events(

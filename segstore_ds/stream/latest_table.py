@@ -8,12 +8,15 @@ the property again before it appends events.
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
+
+import pyarrow as pa
 
 from segstore_ds.compact.run import run_due_merge
 from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from segstore_ds.format import compute as pc
 from segstore_ds.format.properties import LATEST_PROPERTY
-from segstore_ds.format.redactions import Redaction, clean_since
+from segstore_ds.format.redactions import Redaction, redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.auto import EVERY_US
@@ -90,10 +93,11 @@ def _publish(
 ) -> Published:
     beside = _beside(context)
     bring_up(context, beside, rule)
-    since = clean_since(context.log.root)
-    clean = _clean_from(beside, beside.log.refresh(), since) if since else 0
+    redactions = redactions_of(context.log.root).values()
+    newest = max(redactions, key=attrgetter("version"), default=None)
+    clean = _clean_from(beside, beside.log.refresh(), newest) if newest else 0
     done = run_publish(beside, kind, settle=True, strict=strict, since=clean)
-    if since:
+    if newest:
         clean_tables(beside)
     _keep_up(beside)
     return as_latest(context, beside, rule, done)
@@ -173,30 +177,38 @@ def forget_published(
 ) -> Iterator[tuple[str, str, str, int]]:
     """Delete what may hold redacted values in tables and in newest events; as `forget_tables`."""
     yield from forget_tables(context, record)
+    what, call = "the table of newest events", "published.remove_latest()"
     rule = rule_of(context.log.root)
-    if rule is None:
-        return
     try:
         beside = find_latest(context)
-        if beside is None:
-            return
-        bring_up(context, beside, rule)
+        if beside is not None and rule is not None:
+            bring_up(context, beside, rule)
     except (CorruptionError, InvalidInputError) as error:
-        yield "the table of newest events", str(error), "published.remove_latest()", 0
+        if rule is not None or isinstance(error, CorruptionError):
+            yield what, str(error), call, 0
+        return
+    if beside is None:
+        return
+    if rule is None:  # a removal was interrupted, or the stream was put back from a backup
+        yield what, "the stream has no such table any more, but its files are there", call, 0
         return
     root = beside.log.refresh()
-    mine = replace(record, version=_clean_from(beside, root, record.version), time_us=root.time_us)
+    mine = replace(record, version=_clean_from(beside, root, record), time_us=root.time_us)
     done = forget_before(beside, mine, lambda own, it, _: forget_tables(own, it), grace_s)
     due_us = int(done.due.timestamp() * 1e6) if done.due else 0
     for left in done.left:
         yield f"{left.what} in {left.where}", left.why, left.call, due_us
 
 
-def _clean_from(beside: StreamContext, root: Root, version: int) -> int:
-    """Return the first version of newest events without an event of an older source version."""
+def _clean_from(beside: StreamContext, root: Root, record: Redaction) -> int:
+    """Return the first version of newest events that was made from a redacted source.
+
+    The version alone does not tell: the source may have had others, and was put back from a backup.
+    """
     for batch in beside.log.history.batches(root):
         ours = pc.equal(batch["writer_id"], WRITER)
-        clean = pc.and_(ours, pc.greater_equal(batch["batch_id"], version))
+        later = pc.greater_equal(batch["time"], pa.scalar(record.time_us, batch["time"].type))
+        clean = pc.and_(pc.and_(ours, later), pc.greater_equal(batch["batch_id"], record.version))
         found = batch["version"].filter(clean)
         if len(found):
             return int(found[0].as_py())

@@ -10,10 +10,11 @@ from faults import FaultStorage
 from latest_kit import KEY, SCHEMA, TOMBSTONE, Timed, beside, expected, rows, shown
 from publish_kit import DELTA, TABLES, Table
 from pyiceberg.table import StaticTable
-from stream_kit import DAY, HOUR, fresh_url, wait
+from stream_kit import DAY, HOUR, fresh_url, objects, wait
 from virtual_time import VirtualTime
 
 import segstore_ds as segstore
+from segstore_ds.copy.backup import run_backup
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.observe.series import stream_samples
 from segstore_ds.publish.latest import OFFSET
@@ -257,6 +258,76 @@ def test_forgotten_values_leave_newest_events(made: tuple[Stream, Timed]) -> Non
     assert forget().done
     assert holders(url) == []
     assert holders(stream.url) == []
+
+
+def put_back(storage: Timed, backup: Timed) -> Stream:
+    """Lose a folder, but not the newest events beside it, and put it back from a backup."""
+    for path in objects(storage):
+        storage.delete(path)
+    run_backup(open_on(backup, clock=storage.time.clock)._context, storage)
+    return open_on(storage, clock=storage.time.clock)
+
+
+@pytest.mark.parametrize("appends", [0, 1, 2, 9])
+def test_table_of_a_stream_that_was_put_back_shows_what_that_has(
+    made: tuple[Stream, Timed], appends: int
+) -> None:
+    """However many versions it has since: fewer than the lost one, as many, or more."""
+    stream, storage = made
+    backup = Timed(open_storage(fresh_url()), storage.time)
+    run_backup(stream._context, backup)
+    for n in range(2):
+        stream.append(rows(("eve", n, None), ("ada", n, None)))
+        publish(stream)
+    back = put_back(storage, backup)
+    for n in range(appends):
+        back.append(rows(("bob", n, None)))
+    done = publish(back)
+    assert (done.lag, done.tail) == (0, back.tail)
+    assert shown(back, DELTA) == expected(back)
+    back.append(rows(("eve", 7, None)))
+    publish(back)
+    assert shown(back, DELTA) == expected(back)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_values_of_the_time_before_are_forgotten_in_a_stream_that_was_put_back(
+    made: tuple[Stream, Timed], knows: bool
+) -> None:
+    """Also where the stream does not know of the table, which was published after the backup."""
+    stream, storage = made
+    stream.append(rows((NEEDLE, 1, None)))
+    backup = Timed(open_storage(fresh_url()), storage.time)
+    for n in range(4):
+        if n == knows:
+            run_backup(stream._context, backup)
+        stream.append(rows(("bob", n, None)))
+        publish(stream)
+    url = f"{stream.url}_latest"
+    assert holders(url)
+    wait(storage, 60)
+    back = put_back(storage, backup)
+
+    def forget() -> segstore.reports.Forgotten:
+        how = {"columns": ["user"], "redact_id": "r", "forget": True}
+        return back.redact([["user", "==", NEEDLE]], **how).forgotten
+
+    for _ in range(3):
+        left = forget().left
+        if not knows:
+            assert [each.call for each in left if "newest" in each.what] == [
+                "published.remove_latest()"
+            ]
+            back.published.remove_latest()
+            break
+        assert [each for each in left if url in each.what]
+        publish(back)
+        assert shown(back, DELTA) == expected(back)
+        wait(storage, 2 * HOUR)
+        back.append(rows(("bob", 5, None)))
+    wait(storage, 8 * DAY)
+    assert forget().done
+    assert holders(url) == []
 
 
 def test_figures_name_it(made: tuple[Stream, Timed]) -> None:
