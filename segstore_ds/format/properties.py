@@ -19,6 +19,8 @@ from segstore_ds.format.root import RULES_PROPERTY, TIME_COLUMN, Root
 
 # On disk: the property with the key columns of a published latest table. Never change.
 LATEST_PROPERTY = "latest"
+# On disk: the id of the stream of which a stream holds the newest events. Never change.
+LATEST_OF = "latest_of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Property:
         """Return a value with its columns renamed, without duplicates in lists."""
         if isinstance(value, str):
             return rename(value)
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             found = [self.renamed(each, rename) for each in value]
             return [each for place, each in enumerate(found) if each not in found[:place]]
         if isinstance(value, dict):

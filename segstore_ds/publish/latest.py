@@ -27,7 +27,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import compute as pc
 from segstore_ds.format.policies import DAY_S, UPKEEP_PROPERTY, UpkeepPolicy, build_upkeep
-from segstore_ds.format.properties import LATEST, LATEST_PROPERTY
+from segstore_ds.format.properties import LATEST, LATEST_OF, LATEST_PROPERTY
 from segstore_ds.format.record import build_json, from_json, to_json
 from segstore_ds.format.redactions import clean_since
 from segstore_ds.format.root import Root, Writer
@@ -51,7 +51,6 @@ from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import delete_staged
 
-SOURCE = "latest_of"  # On disk: the id of the source, in the stream of newest events. Never change.
 WRITER = "latest"  # On disk: the id under which rounds commit to it. Never change.
 OFFSET = "_offset"  # On disk: the column with the offsets in the source. Never change.
 _SUFFIX = "_latest"  # On disk: how its location ends. Never change.
@@ -105,7 +104,7 @@ def find_latest(context: StreamContext) -> StreamContext | None:
         root = log.open()
     except NotFoundError:
         return None
-    if root.properties.get(SOURCE) != context.log.root.stream_id:
+    if root.properties.get(LATEST_OF) != context.log.root.stream_id:
         raise InvalidInputError(
             "the folder for the newest events holds another stream",
             remedy="drop or move that stream",
@@ -121,7 +120,7 @@ def create_latest(context: StreamContext) -> None:
         StreamContext.of(log, client=context.client),
         _schema(context, root),
         spark_schema=None,
-        properties={SOURCE: root.stream_id, UPKEEP_PROPERTY: build_upkeep(_POLICY)},
+        properties={LATEST_OF: root.stream_id, UPKEEP_PROPERTY: build_upkeep(_POLICY)},
     )
 
 

@@ -5,8 +5,9 @@ last change, at most after `LATE_S` seconds. So requests depend on changes, not 
 caller looks: n streams that are idle for long take n / 22 requests a second, and the folder one
 listing every 30 seconds, a request for 1,000 names. The first look opens each stream.
 
-An inner folder without a stream is polled like an idle one, since it may get a stream. A listing
-may be stale: a stream is gone only when its own log says so.
+An inner folder without a stream is polled like an idle one, since it may get a stream; so is one
+with the newest events of another stream. A listing may be stale: a stream is gone only when its own
+log says so.
 """
 
 import re
@@ -19,6 +20,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError, NotFoundError, SchemaMismatchError
+from segstore_ds.format.properties import LATEST_OF
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
@@ -84,6 +86,8 @@ class _InnerFolder:
 
     def _find(self, *, acknowledged: bool) -> Root:
         newest, shown = self.context.log.follow(), self.root
+        if LATEST_OF in newest.properties:
+            raise NotFoundError("holds events of another stream", url=self._storage.url)
         if shown is not None and shown.transaction == newest.transaction:
             return shown
         found = self.context.log.acknowledged() if acknowledged else newest

@@ -25,7 +25,7 @@ from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, 
 from segstore_ds.format import names
 from segstore_ds.format.copies import pins_of
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.properties import LATEST_PROPERTY
+from segstore_ds.format.properties import LATEST_OF, LATEST_PROPERTY
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.log.clock import Clock
@@ -36,7 +36,7 @@ from segstore_ds.log.place import may_begin
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish import paths
-from segstore_ds.publish.latest import SOURCE, latest_storage
+from segstore_ds.publish.latest import latest_storage
 from segstore_ds.publish.life import remove_tables
 from segstore_ds.retention.deletion import Runner, temporaries
 from segstore_ds.status.deletable import Ended, Horizon
@@ -174,7 +174,7 @@ def drop_latest(storage: Storage, root: Root, *, clock: Clock, client: str) -> i
     latest = latest_storage(storage)
     log = DroppableLog(latest, clock=clock, damaged=True)
     with suppress(NotFoundError):
-        if log.reopen().properties.get(SOURCE) == root.stream_id:
+        if log.reopen().properties.get(LATEST_OF) == root.stream_id:
             return run_drop(latest, confirm=latest.url, clock=clock, client=client).deleted
     return 0
 

@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, ReaderConflictError
 from segstore_ds.format.bloom import has_filter
@@ -50,7 +51,10 @@ def bucket_of(batch: pa.RecordBatch, key: list[str], buckets: int) -> npt.NDArra
     """
     mixed = np.zeros(batch.num_rows, np.uint32)
     for name in key:
-        column = batch.column(name).dictionary_encode(null_encoding="encode")
+        column = batch.column(name)
+        if t.is_temporal(column.type):  # Python can't hold all times
+            column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+        column = column.dictionary_encode(null_encoding="encode")
         hashes = [crc32(_text_of(value).encode()) for value in column.dictionary.to_pylist()]
         mixed = (
             mixed * _MIX
@@ -62,7 +66,8 @@ def bucket_of(batch: pa.RecordBatch, key: list[str], buckets: int) -> npt.NDArra
 def _text_of(value: Any) -> str:
     """Return a value's text, which stays the same if its column's type is widened."""
     if isinstance(value, Decimal):
-        return f"{value.normalize():f}"
+        text = f"{value:f}"  # unlike `normalize`, it does not round to the caller's precision
+        return text.rstrip("0").rstrip(".") if "." in text else text
     return f"{value:.0f}" if isinstance(value, float) else str(value)  # a float was an integer
 
 

@@ -84,7 +84,9 @@ def _set_rule(
     formats = {*(known or wanted).formats, add} - {without, ""}
     rule = replace(wanted, formats=tuple(sorted(formats)))
     if rule != known:
-        run_set_properties(context, {LATEST_PROPERTY: build_rule(rule, context.log.root)})
+        root = context.log.root
+        changes = {LATEST_PROPERTY: build_rule(rule, root)}
+        run_set_properties(context, changes, epoch=root.epoch.number)
     return rule
 
 

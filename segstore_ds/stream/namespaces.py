@@ -558,7 +558,7 @@ class Settings:
             texts[UPKEEP_PROPERTY] = build_upkeep(upkeep)
         if publish is not KEEP:
             texts[PROPERTY] = build_auto_publish({codec_of(each).KIND for each in publish})
-        run_set_properties(context, texts)
+        run_set_properties(context, texts, epoch=root.epoch.number)
         if time_column is not KEEP:
             add_bounds(context)
 

@@ -628,7 +628,8 @@ class LiveAppender:
             if (before and before.text) == (rules and rules.text):
                 raise
             if rules is not None:
-                rules.check(group.task.read(0, group.count))
+                schema, events = now.target.given, group.task.read(0, group.count)
+                rules.check([conform(batch, schema) for batch in events])
             group.job = replace(group.job, rules=rules, transaction=now.transaction)
             return self._ends.commit(group.job, staged)
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from segstore_ds.errors import AlreadyExistsError, InvalidInputError
+from segstore_ds.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from segstore_ds.format.indexed_columns import KEY_COLUMNS, build_key_columns, build_time_column
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.properties import PROPERTIES, refuse_needed
@@ -96,12 +96,19 @@ def first_root(
 
 
 def run_set_properties(
-    context: StreamContext, changes: Mapping[str, str | None]
+    context: StreamContext, changes: Mapping[str, str | None], *, epoch: int | None = None
 ) -> Committed[None]:
-    """Set properties of a stream, or remove those whose value is None; safe to repeat."""
+    """Set properties of a stream, or remove those whose value is None; safe to repeat.
+
+    With `epoch`, they name columns as of this epoch, and no other may be the newest.
+    """
     context.log.refresh()
 
     def next_root(root: Root, _slot: Slot) -> Root | None:
+        if epoch is not None and epoch != root.epoch.number:
+            raise ConflictError(
+                "the columns of the stream have changed meanwhile", url=context.storage.url
+            )
         for each in PROPERTIES:
             if changes.get(each.name):
                 each.refuse(root)

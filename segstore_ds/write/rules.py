@@ -110,7 +110,10 @@ class BoundRules:
 
 def _shown(value: pa.Scalar) -> Any:
     plain = not value.is_valid or (t.is_primitive(value.type) and not t.is_temporal(value.type))
-    return value.as_py() if plain else str(value)[:_SHOWN]
+    try:
+        return value.as_py() if plain else str(value)[:_SHOWN]
+    except (OverflowError, ValueError):  # a time that Python can't hold
+        return f"{pa.array([value], value.type)}"[:_SHOWN]
 
 
 def bind_rules(root: Root, schema: pa.Schema) -> BoundRules | None:

@@ -1,8 +1,9 @@
 """Members that share a reader by key: the events of a key go to one at a time, in order."""
 
+import sys
 from collections import Counter
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from itertools import chain
 
 import pyarrow as pa
@@ -161,6 +162,13 @@ def test_buckets_go_by_values():
         batches = [pa.record_batch({"k": column}) for column in (before, after)]
         assert batches[0].schema != batches[1].schema
         assert len({tuple(bucket_of(batch, ["k"], BUCKETS)) for batch in batches}) == 1
+    with localcontext() as context:
+        context.prec = 3
+        exact = [Decimal("123456.78"), Decimal("123456.79"), Decimal("9E+3")]
+        batch = pa.record_batch({"k": pa.array(exact, pa.decimal128(20, 2))})
+        rounded = bucket_of(batch, ["k"], 1 << 20).tolist()
+    assert rounded == bucket_of(batch, ["k"], 1 << 20).tolist()
+    assert len({*rounded}) == 3
     many = pa.record_batch(
         {"k": [f"user-{n}" for n in range(10_000)], "l": [n % 7 for n in range(10_000)]}
     )
@@ -168,6 +176,19 @@ def test_buckets_go_by_values():
         spread = Counter(bucket_of(many, key, BUCKETS).tolist())
         assert len(spread) == BUCKETS
         assert max(spread.values()) < 1.5 * 10_000 / BUCKETS
+
+
+@pytest.mark.parametrize(
+    "kind", ["date32", "time64[ns]", "timestamp[us]", "timestamp[ns]", "duration[ns]", "time32[ms]"]
+)
+def test_times_that_python_cannot_hold_have_buckets(kind, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    wide = pa.type_for_alias(kind).bit_width == 64
+    numbers = pa.array(
+        [0, 1, (1 << 62 if wide else 1 << 30) + 1], pa.int64() if wide else pa.int32()
+    )
+    batch = pa.record_batch({"k": numbers.view(pa.type_for_alias(kind))})
+    assert len({*bucket_of(batch, ["k"], 1 << 20).tolist()}) == 3
 
 
 def test_what_is_left_of_a_delivery_begins_where_its_keys_are_done():

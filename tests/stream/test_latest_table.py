@@ -127,6 +127,33 @@ def test_key_that_the_stream_has_no_more_is_named(made: tuple[Stream, Timed]) ->
     assert numbers(stream) == [None]
 
 
+def test_key_and_tombstone_follow_their_columns(made: tuple[Stream, Timed]) -> None:
+    """They are stored by the columns' stored names, which another column may have as its name."""
+    stream, _ = made
+    stream.change_schema(rename={"user": "person", "n": "user"})
+    how = {"latest_by": ["person"], "tombstone": TOMBSTONE}
+    assert stream.publish("delta", **how).latest_by == ("person",)
+    stream.change_schema(rename={"person": "n", "user": "gone", "gone": "user"})
+    stream.append(pa.table({"n": ["ada"], "gone": [1], "user": [True]}))
+    assert stream.publish("delta", latest_by=["n"], tombstone="user").latest_by == ("n",)
+    assert beside(stream).read().read_all()["n"].to_pylist() == ["bob", None]
+
+
+def test_streams_of_a_folder_are_read_without_it(tmp_path: Path) -> None:
+    """A set of streams would have each of its events twice, and the next round ends a loop."""
+    stream = segstore.create(tmp_path / "clicks", SCHEMA)
+    stream.append(rows(*FIRST))
+    publish(stream)
+    streams = segstore.StreamSet(f"{tmp_path}/*")
+    loop = streams.follow(start="head", timeout=0, max_rows=3)
+    assert len(next(loop)) == 3
+    publish(stream.append(rows(("eve", 5, None))) and stream)
+    assert sum(map(len, loop)) == 2
+    assert pa.table(streams.scan())["stream"].to_pylist() == ["clicks"] * 5
+    stream.published.remove_latest()
+    assert [*loop] == []
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [

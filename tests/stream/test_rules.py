@@ -2,12 +2,13 @@
 
 import asyncio
 import pickle
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from stream_kit import SCHEMA, STAGED, make_stream, numbers
+from stream_kit import SCHEMA, STAGED, Meddling, fresh_url, make_stream, numbers
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -122,6 +123,56 @@ def test_appender_checks_events_by_types_that_others_have_widened():
         with pytest.raises(InvalidInputError, match=r"row=0, column='n', .*value=2.0"):
             appender.append({"n": 2})
     assert stream.refresh().read().read_all()["n"].to_pylist() == [0.5, 1.0]
+
+
+def test_appender_goes_on_when_others_add_a_column_with_a_rule():
+    """The events that it holds lack the column: it is null, which passes the check."""
+    stream, storage = make_stream(0)
+    with stream.appender(merge_schema=True, flush_seconds=None) as appender:
+        appender.append({"n": 1, "s": "a"})
+        other = open_on(storage, clock=stream._log.clock)
+        other.append(pa.table({"n": [2], "s": ["b"], "x": [1]}), merge_schema=True)
+        other.settings.update(rules={"checks": {"positive": "x > 0"}})
+        assert appender.flush().rows == 1
+    assert stream.refresh().read().read_all()["n"].to_pylist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1 << 62], pa.timestamp("us")),
+        pa.array([-(1 << 62)], pa.timestamp("us", "UTC")),
+        pa.array([1 << 30], pa.date32()),
+        pa.array([1], pa.timestamp("ns")),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_time_that_python_cannot_hold_breaks_a_rule_like_others(column, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)  # without it nanoseconds are an error, too
+    schema = pa.schema([("c", column.type)])
+    stream = segstore.create(fresh_url(), schema)
+    stream.settings.update(rules={"checks": {"none": "c is null"}})
+    with pytest.raises(InvalidInputError, match=r"row=0, column='c', rule='none: c is null', val"):
+        stream.append(pa.table([column], schema))
+
+
+@pytest.mark.parametrize("change", [{"rename": {"n": "k"}}, {"drop": ["n"]}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"rules": {"checks": {"a": "n > 0"}}}, {"rules": {"not_null": ["n"]}}, {"key_columns": ["n"]}],
+    ids=["check", "not-null", "key"],
+)
+def test_settings_that_name_columns_of_before_are_refused(change, settings):
+    """Another process changes the columns between the look and the commit."""
+    stream, storage = make_stream(1)
+    clock = stream._log.clock
+    meddling = Meddling(
+        storage, "create log/", lambda: open_on(storage, clock=clock).change_schema(**change)
+    )
+    late = open_on(meddling, clock=clock)
+    with pytest.raises(ConflictError, match="columns of the stream have changed meanwhile"):
+        late.settings.update(**settings)
+    stream.refresh().append(pa.table({"s": ["x"]}), merge_schema=True)
 
 
 @pytest.mark.parametrize("layout", [Layout(), STAGED], ids=["inline", "staged"])
