@@ -97,12 +97,15 @@ class Delivery:
 class KeyShare:
     """How members share events by key: each bucket of keys has a position, and one holder.
 
-    The events of a bucket below its position are done. The holder of a free bucket is "".
+    The events of a bucket below its position are done. The holder of a free bucket is "". The key's
+    `columns` have their stored names; a redaction at version `since` was the last that may have
+    changed their values.
     """
 
     columns: list[str]
     positions: list[int]
     holders: list[_Name]
+    since: Annotated[int | None, ABSENT] = None
 
     def check_stored(self, where: str) -> None:
         """Refuse a share without buckets, or with some that have no position or holder."""

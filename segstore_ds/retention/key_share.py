@@ -6,12 +6,16 @@ the events of a key are given out in order. While a delivery is pending, no late
 buckets are given out, until it is done or written to the dead letters.
 
 Each member reads all committed events and filters out those in the buckets of others.
+
+If the values of a key change, by a redaction or because its column is another one now, its events
+are in other buckets than before, which may be done up to a later offset. So all buckets begin again
+at the lowest position, and nobody commits what was read by the values of before.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 from zlib import crc32
 
 import numpy as np
@@ -22,6 +26,8 @@ from pyarrow import types as t
 from segstore_ds.errors import InvalidInputError, ReaderConflictError
 from segstore_ds.format.bloom import has_filter
 from segstore_ds.format.reader_record import NO_END, Delivery, KeyShare, ReaderRecord
+from segstore_ds.format.redactions import expiry_of, redactions_of
+from segstore_ds.format.root import Root
 
 BUCKETS = 64  # of a new share; with more members than buckets, some have nothing to read
 _MIX = np.uint32(0x9E3779B1)
@@ -71,8 +77,45 @@ def _text_of(value: Any) -> str:
     return f"{value:.0f}" if isinstance(value, float) else str(value)  # a float was an integer
 
 
-def shared_by(record: ReaderRecord, key: list[str], *, name: str) -> ReaderRecord:
-    """Return a record whose members share by a key, or by ranges if the key is empty.
+@dataclass(frozen=True, slots=True)
+class KeyBasis:
+    """What the buckets of a key go by: stored columns, and the last redaction of their values."""
+
+    columns: tuple[str, ...] = ()
+    since: int = 0
+
+    @classmethod
+    def of(cls, share: KeyShare | None) -> Self:
+        """Return the basis of a share."""
+        return cls() if share is None else cls((*share.columns,), share.since or 0)
+
+
+def basis_of(root: Root, key: Sequence[str]) -> KeyBasis:
+    """Return the basis of a key, by the names that its columns have in a root.
+
+    The record of a redaction does not say which columns it was of; a rule of expiry does.
+    """
+    stored = {called: name for name, called in root.epoch.names.items() if called is not None}
+    columns = tuple([stored.get(name, name) for name in key])
+    if not key or not root.redactions:
+        return KeyBasis(columns)
+    others = {rule.redact_id for rule in expiry_of(root) if rule.column not in columns}
+    known = [each.version for name, each in redactions_of(root).items() if name not in others]
+    return KeyBasis(columns, max(known, default=0))
+
+
+def rebased(record: ReaderRecord, basis: KeyBasis) -> ReaderRecord:
+    """Return a record whose buckets begin again at its offset, by another basis."""
+    share = record.by_key
+    if share is None:
+        return record
+    positions = [record.offset] * len(share.positions)
+    share = KeyShare([*basis.columns], positions, share.holders, basis.since or None)
+    return replace(record, by_key=share, done=[], deliveries=[])
+
+
+def shared_by(record: ReaderRecord, basis: KeyBasis, *, name: str) -> ReaderRecord:
+    """Return a record whose members share by a key, or by ranges if it has no columns.
 
     Buckets of former members become free. A change of the key starts again at the record's offset,
     and forgets what is done or pending beyond it: those events are given out again.
@@ -80,10 +123,13 @@ def shared_by(record: ReaderRecord, key: list[str], *, name: str) -> ReaderRecor
     Raises:
         ReaderConflictError: Living members share it by another key.
     """
-    known = [] if record.by_key is None else record.by_key.columns
+    share, key = record.by_key, [*basis.columns]
+    known = [] if share is None else share.columns
     if known == key:
-        share = record.by_key
-        return record if share is None else replace(record, by_key=freed(share, record.members))
+        if share is None:
+            return record
+        record = replace(record, by_key=freed(share, record.members))
+        return record if KeyBasis.of(share) == basis else rebased(record, basis)
     if record.members:
         raise ReaderConflictError(
             "members share this reader by another key",
@@ -94,7 +140,7 @@ def shared_by(record: ReaderRecord, key: list[str], *, name: str) -> ReaderRecor
         )
     by_key = None
     if key:
-        by_key = KeyShare(key, [record.offset] * BUCKETS, [""] * BUCKETS)
+        by_key = KeyShare(key, [record.offset] * BUCKETS, [""] * BUCKETS, basis.since or None)
     return replace(record, by_key=by_key, done=[], deliveries=[])
 
 

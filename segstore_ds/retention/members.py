@@ -22,16 +22,20 @@ import pyarrow as pa
 from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflictError
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import MEMBERS_LIMIT, Delivery, Lease, ReaderRecord, Span
+from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_duration
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import Cut
 from segstore_ds.read.reader_records import SeenReader, newest_record
 from segstore_ds.retention.key_share import (
+    KeyBasis,
     Turn,
+    basis_of,
     bucket_of,
     bucket_starts,
     most_buckets,
+    rebased,
     shared_by,
     turn_of,
 )
@@ -68,9 +72,11 @@ class MemberReader(NamedReader):
         member: str,
         *,
         writes_letters: bool,
+        key: Sequence[str],
     ) -> None:
         super().__init__(context, seen, confirmed_s)
-        self.member = member
+        self.member, self._key = member, [*key]
+        self._basis = KeyBasis()  # by which events are picked, as of the turn
         self._writes_letters = writes_letters  # counts deliveries, and writes dead letters
         self._lease = seen.record.members[member]
         self.turn = Turn()
@@ -113,13 +119,32 @@ class MemberReader(NamedReader):
 
     def pick(self, batch: pa.RecordBatch, offset_column: str) -> npt.NDArray[np.bool_]:
         """Return which events of a batch this member reads in its turn."""
-        share, offsets = self._seen.record.by_key, batch.column(offset_column).to_numpy()
-        columns = [] if share is None else share.columns
-        buckets = bucket_of(batch, columns, len(self._starts))
+        offsets = batch.column(offset_column).to_numpy()
+        buckets = bucket_of(batch, self._key, len(self._starts))
         own: npt.NDArray[np.bool_] = offsets >= self._starts[buckets]
         if own.any():
             self._picked = frozenset(np.unique(buckets[own]).tolist())
         return own
+
+    def is_based_on(self, root: Root) -> bool:
+        """Tell whether the keys of a root's events have the values that the buckets go by."""
+        return basis_of(root, self._key) == self._basis
+
+    def rebase(self, root: Root) -> None:
+        """Begin again at the reader's position, by the keys of a root; raises as `publish`.
+
+        No batch may be given out that is not done.
+        """
+        basis, at = basis_of(root, self._key), Progress(self.offset, self.offset, root.tail)
+
+        def make(seen: SeenReader | None) -> ReaderRecord | None:
+            record = self._own_record(seen, at)
+            is_done = KeyBasis.of(record.by_key) == basis
+            return None if is_done else rebased(record, basis)
+
+        self._write(make)
+        self.turn, self._given = Turn(), frozenset()
+        self._settle(at)
 
     def hand(self) -> None:
         """Note that the events that were picked last are given out."""
@@ -213,7 +238,7 @@ class MemberReader(NamedReader):
         at = Progress(self.offset, self.offset, tail)
         if "" in holders and holders.count(self.member) < most_buckets(record):
             self._step(at)
-        elif not self.left:
+        elif not self.left or self.member in holders:
             self._settle(at)
 
     def _look(self, tail: int) -> None:
@@ -274,7 +299,7 @@ class MemberReader(NamedReader):
         mine = record.members.get(self.member)
         if mine is None or mine.token != self._lease.token:
             return
-        self.left = False
+        self.left, self._basis = False, KeyBasis.of(record.by_key)
         share, barred, held = record.by_key, self._barred(record), at.done < at.read
         if share is None:
             self._lease = mine
@@ -298,6 +323,11 @@ class MemberReader(NamedReader):
         record = self._current(seen)
         record = left(record, self._given_up(record))
         mine = record.members.get(self.member)
+        if (basis := KeyBasis.of(record.by_key)) != self._basis:
+            # Another member has begun again by the new values of the key.
+            self._basis, self.turn, self._given = basis, Turn(), frozenset()
+            if mine is not None and at.read > self.offset:
+                raise self._lost(record, at.read, "the values of the key have changed meanwhile")
         if mine is not None and mine.token == self._lease.token:
             return record
         if mine is not None:
@@ -312,12 +342,12 @@ class MemberReader(NamedReader):
         lease = replace(self._lease, start=at.done, end=at.done, renewed=record.number)
         return joined(record, self.member, lease)
 
-    def _lost(self, record: ReaderRecord, end: int) -> LeaseLostError:
+    def _lost(self, record: ReaderRecord, end: int, why: str = "") -> LeaseLostError:
         """Give up this member's range up to an offset; return the error to raise."""
         start, others = self.offset, record.members.items()
         self._give_up(end)
         return LeaseLostError(
-            "the member's lease expired, so its events go to other members",
+            why or "the member's lease expired, so its events go to other members",
             reader=self.name,
             member=self.member,
             lease_s=self._lease.lease_s,
@@ -391,7 +421,8 @@ def join_reader(
 
     def join(record: ReaderRecord, others: Mapping[str, Lease], number: int) -> ReaderRecord:
         mine = Lease(record.offset, record.offset, token, lease_s, number)
-        record = shared_by(replace(record, members={**others}), [*key], name=name)
+        basis = basis_of(context.log.root, key)
+        record = shared_by(replace(record, members={**others}), basis, name=name)
         record = joined(record, member, mine)
         if len(record.members) > MEMBERS_LIMIT:
             raise InvalidInputError(
@@ -413,4 +444,4 @@ def join_reader(
 
     claim = Claim(owner, start, shared=True)
     seen, confirmed_s = claim_name(context, name, claim, join, undo)
-    return MemberReader(context, seen, confirmed_s, member, writes_letters=writes_letters)
+    return MemberReader(context, seen, confirmed_s, member, writes_letters=writes_letters, key=key)

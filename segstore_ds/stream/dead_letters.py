@@ -30,6 +30,7 @@ from segstore_ds.write.request import WriteRequest
 
 _OFFSET = "_offset"
 _SHOWN = 5  # rows in the text of an error
+_ROWS_FEW = 100
 _ROWS_LIMIT = 1_000  # rejected rows of one batch, whose offsets have to fit into a record
 
 
@@ -54,19 +55,21 @@ class DeadLetters:
         self,
         letter: Delivery,
         seen: Root,
+        root: Root,
         pick: Callable[[pa.RecordBatch, str], npt.NDArray[np.bool_]],
         is_owed: Callable[[], bool],
     ) -> None:
-        """Append the events of a letter, once; `seen` is a root that the reader has read.
+        """Append the events of a letter as of a root, once; the reader has read the root `seen`.
 
         If the letter is for buckets of keys, `pick` tells which events are in these. `is_owed`
         tells whether the reader's record still has the letter.
         """
-        context, root = self._context, self._context.log.root
-        start = Position.of(seen, letter.start)
-        reading = plan_reading(context, root, start, letter.end, **self._how)
+        context, start = self._context, Position.of(seen, letter.start)
+        # Rejected rows are known by their offsets, whatever they hold now.
+        how = {"offset_column": _OFFSET} if letter.rows else self._how
+        reading = plan_reading(context, root, start, letter.end, **how)
         events = open_reader(reading, whole_reading(context, reading, root=root)).read_all()
-        if letter.buckets:
+        if letter.buckets and not letter.rows:
             batches = [
                 batch.filter(pa.array(pick(batch, _OFFSET))) for batch in events.to_batches()
             ]
@@ -102,10 +105,12 @@ def check_reason(reason: str) -> str:
 def check_rows(rows: Sequence[int] | None, offsets: pa.Array | None, span: range) -> list[int]:
     """Return the offsets of some rows of a batch, whose `offsets` are those of `span` if None.
 
-    If `rows` is None, all of them are meant, and the list is empty.
+    If `rows` is None, all of them are meant, and the list is empty: of the span, or what is found
+    in it again by filters and keys. Of a few, which these may not find if values change, it has the
+    offsets.
     """
     if rows is None:
-        return []
+        return [] if offsets is None or len(offsets) > _ROWS_FEW else offsets.to_pylist()
     count = len(span) if offsets is None else len(offsets)
     picked = sorted({check_whole("rows", row) for row in rows})
     if not 0 < len(picked) <= _ROWS_LIMIT or picked[-1] >= count:

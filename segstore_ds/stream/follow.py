@@ -303,9 +303,22 @@ class Follow(Iterator[pa.RecordBatch]):
 
     def _write_letter(self, own: MemberReader, delivery: Delivery, letters: DeadLetters) -> None:
         """Write a dead letter and count it as done, unless others have done so meanwhile."""
-        letters.write(delivery, self._seen, own.pick, partial(own.owes, delivery))
+        root = self._context.log.root
+        if not self._keeps_keys(root):
+            return
+        letters.write(delivery, self._seen, root, own.pick, partial(own.owes, delivery))
         with suppress(LeaseLostError):
             _retry(partial(own.publish, delivery.end))
+
+    def _keeps_keys(self, root: Root) -> bool:
+        """Tell whether keys have the values that buckets go by; if not, begin again by the new."""
+        own = self._member
+        if own is None or own.is_based_on(root):
+            return True
+        _retry(partial(own.rebase, root))
+        self._batches, self._turn = None, own.turn
+        self._next = self._upto = self.offset = own.offset
+        return False
 
     def _take(self) -> pa.RecordBatch | None:
         """Return the next committed batch, or None; the one returned last counts as done."""
@@ -365,6 +378,7 @@ class Follow(Iterator[pa.RecordBatch]):
         same = (root.stream_id, root.generation) == (before.stream_id, before.generation)
         if same:
             self._seen = root
+            self._keeps_keys(root)
         end = self._readable(root)
         if end == self._next and same:
             settled = root.tail if self._member is None else self._member.settled
@@ -378,6 +392,8 @@ class Follow(Iterator[pa.RecordBatch]):
         waits = same and end == root.tail and self._waiting.holds(root, self._next, end)
         if waits and not self._is_over():
             return None
+        if self._member is not None and not self._member.is_based_on(root):
+            return None  # others have begun again by a later root
         # The position holds the root seen before: the read checks that it continues that history.
         start = Position.of(before, self._next)
         reading = plan_reading(self._context, root, start, end, **self._how)
