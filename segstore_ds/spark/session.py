@@ -6,6 +6,7 @@ A setting that the user has chosen is never changed, and no plan or option shows
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from segstore_ds.stream.connector.jobs import find_write
 _LOG = logging.getLogger(__name__)
 
 NO_BATCH_SIZING = "2147483647"
+_GLOB = re.compile(r"[\\\[\]{}*?]")  # what a batch read of Spark takes for a pattern
 _COST = (
     "Spark measures every Arrow batch after every row, which takes two thirds of the write "
     "throughput; with this setting it does not. Batches are then bounded only by "
@@ -216,7 +218,8 @@ def write_batch(
         3
     """
     try:
-        text = df.sparkSession.read.text(f"{checkpoint}/metadata").collect()[0].value
+        path = _GLOB.sub(r"\\\g<0>", f"{checkpoint}/metadata")
+        text = df.sparkSession.read.text(path).collect()[0].value
         query_id = json.loads(text)["id"]
     except (AnalysisException, ValueError, LookupError, TypeError) as error:
         raise InvalidInputError(

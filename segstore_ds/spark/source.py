@@ -36,7 +36,7 @@ class SegstoreDataSource(DataSource):
         super().__init__(dict(options))
         self._pinned: Any = None
         self._planned: tuple[str, dict[str, Any]] | None = None  # a reader's state, by the schema
-        self._has_reader = False
+        self._has_reader = self._has_own_columns = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark also sends the source to tasks, only for its name: they have their part of the plan.
@@ -52,6 +52,7 @@ class SegstoreDataSource(DataSource):
         from segstore_ds.spark.batch.planning import load
 
         schema, self._pinned, reader = load(self)
+        self._has_own_columns = True  # Spark asks, and sends this object on, if the user named none
         self._planned = None if reader is None else (schema.json(), vars(reader))
         return schema
 
@@ -109,7 +110,8 @@ class SegstoreDataSource(DataSource):
                 from segstore_ds.spark.streaming.folder import FolderStreamReader
 
                 return FolderStreamReader(folder, options, schema)
-            return SegstoreStreamReader(storage_of(self, options), options, schema)
+            storage, takes_all = storage_of(self, options), self._has_own_columns
+            return SegstoreStreamReader(storage, options, schema, takes_all=takes_all)
         except SegstoreError as error:
             # Otherwise Spark would try to stop a reader that it does not have, and show that error.
             return RefusedReader(error)

@@ -1,9 +1,11 @@
 """Columns that are renamed and dropped, as Spark sees them."""
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from checkpoints import start_query
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from query_kit import ask, rows, start_reader
@@ -55,6 +57,21 @@ def test_frame_writes_the_new_names(spark: SparkSession, stream: Stream) -> None
     old = frame.withColumnRenamed("a", "d")
     with pytest.raises(PySparkException, match="SEG_SCHEMA_MISMATCH"):
         old.write.format("segstore").mode("append").save(stream.url)
+
+
+def test_query_with_a_schema_of_its_own_reads_its_columns(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """As a batch read with it; columns that the stream gets later are none of its own either."""
+    target = f"{tmp_path}/own"
+    for n in range(2):
+        rows = spark.readStream.format("segstore").schema("c bigint, a bigint").load(stream.url)
+        writer = rows.writeStream.format("segstore").option("path", target)
+        start_query(writer, f"{target}-at", now=True)
+        found = segstore.open(target)
+        assert (found.schema.names, found.tail) == (["c", "a"], len(stream))
+        stream.append({"a": 9, "b": 9, "c": 9, "d": n}, merge_schema=True)
+        assert len(stream.refresh()) == 5 + n
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -156,6 +156,9 @@ def test_metadata_tables_are_dataframes(described, load):
     assert tag.time is not None
     described.append(pa.table({"n": [30]}, N))
     assert (segments.count(), load(metadata="segments").count()) == (3, 4)
+    for how in ({"startCut": 5}, {"endCut": "10"}, {"compactRows": 5}, {"compactMode": "split"}):
+        text = error_of(lambda how=how: load(metadata="segments", **how).count())
+        assert "a metadata table is read as a whole" in text
 
 
 def test_streams_below_a_path_are_a_dataframe(spark, described, tmp_path):

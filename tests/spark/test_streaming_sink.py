@@ -312,7 +312,11 @@ def test_commit_that_fails_is_repeated_after_a_restart(spark, sink, tmp_path, pl
 
 @pytest.mark.slow
 def test_foreach_batch_with_writer_and_batch_id(sink: Sink) -> None:
-    """A batch that is run again changes nothing; a new query is another writer by its id."""
+    """A batch that is run again changes nothing; a new query is another writer by its id.
+
+    The checkpoint's name is no pattern, so that of another query is not found by it.
+    """
+    sink.checkpoint = sink.folder / "check[1]{a,b}"
     sink.extend(6)
 
     def write(df: DataFrame, batch: int) -> None:

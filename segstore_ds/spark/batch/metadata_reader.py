@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.options.table import default
 from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.versions import to_arrow
@@ -17,6 +18,8 @@ from segstore_ds.stream.connector.tables import METADATA, MetadataRows, list_str
 STREAMS = "streams"  # the only table of a folder, not of a stream
 PLAN = "compactionPlan"  # a table that job_writer.py reads
 EVENTS_ONLY = (
+    "startCut",
+    "endCut",
     "columns",
     "filters",
     "startEventTime",
@@ -25,6 +28,7 @@ EVENTS_ONLY = (
     "commitTimeColumn",
 )
 _STREAM_ONLY = ("versionAsOf", "timestampAsOf")
+_PLAN_ONLY = ("compactRows", "compactBytes", "compactMode")
 
 
 def table_schema(name: str) -> StructType:
@@ -37,7 +41,7 @@ def plan_metadata_reader(
 ) -> PartsReader:
     """Plan the read of a metadata table as of a version, one part per range of offsets."""
     name = options["metadata"]
-    check_whole(options, EVENTS_ONLY, schema)
+    check_whole(options, (*EVENTS_ONLY, *_PLAN_ONLY), schema)
     read = partial(_read_rows, snapshot.storage, snapshot.pinned, name, to_arrow(schema))
     return PartsReader(read, MetadataRows(snapshot, name).spans())
 
@@ -46,13 +50,13 @@ def plan_streams_reader(
     folder: Storage, options: Mapping[str, Any], schema: StructType
 ) -> PartsReader:
     """Plan the table of the streams in a folder: one task, which uses threads."""
-    check_whole(options, (*EVENTS_ONLY, *_STREAM_ONLY), schema)
+    check_whole(options, (*EVENTS_ONLY, *_PLAN_ONLY, *_STREAM_ONLY), schema)
     return PartsReader(partial(_list_streams, folder, to_arrow(schema)), [STREAMS])
 
 
 def check_whole(options: Mapping[str, Any], refused: Sequence[str], schema: StructType) -> None:
     """Raise InvalidInputError if an option of `refused`, or a schema of the user, is given."""
-    given = [option for option in refused if options[option] is not None]
+    given = [option for option in refused if options[option] != default(option)]
     if given or schema.names != table_schema(options["metadata"]).names:
         raise InvalidInputError(
             "a metadata table is read as a whole",

@@ -138,9 +138,17 @@ class RefusedReader(DataSourceStreamReader):
 class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Answers Spark's questions about one streaming query, and reads its partitions."""
 
-    def __init__(self, storage: Storage, options: Mapping[str, Any], schema: StructType) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        options: Mapping[str, Any],
+        schema: StructType,
+        *,
+        takes_all: bool,
+    ) -> None:
         _check_minimum(options)
         self._options = options
+        self._takes_all = takes_all and options["columns"] is None  # the user named no columns
         self._schema = schema
         self._batches = MicroBatches(
             storage,
@@ -304,7 +312,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             raise SchemaMismatchError(error.fact, remedy=AGAIN, **error.fields) from error
         new = sorted({*snapshot.schema.names}.difference(columns))
-        if new and self._options["columns"] is None:
+        if new and self._takes_all:
             raise SchemaMismatchError(
                 "the stream has columns that the query does not read",
                 remedy=f"{AGAIN}; or name those to read in the option columns",
