@@ -28,6 +28,9 @@ for helper in ("read", "spark"):
         getattr(segstore, helper)
     except segstore.errors.InvalidInputError as error:
         print(error)
+from segstore_ds.cli.main import main
+for words in (["reference"], ["SEG_CONFLICT"], ["Stream.append"], ["compact"]):
+    assert main(["docs", *words]) == 0, words
 """
 
 

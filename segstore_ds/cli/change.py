@@ -167,9 +167,10 @@ def drop(run: Run, url: Url, *, dry_run: DryRun = False, yes: Yes = False) -> No
         try:
             stream = run.read(url)
             held = stream.metadata("storage").read_all().to_pylist()
+            held = [row for row in held if row["why"] != "commits"]  # which stay
             objects, size = (sum(row[name] for row in held) for name in ("objects", "bytes"))
-            events = f"{stream.tail - stream.head:,} events"
-            what = f"{stream.url}: {events}, {objects} objects, {size:,} B"
+            what = f"{stream.url} with its published tables: {stream.tail - stream.head:,} events, "
+            what += f"{objects:,} objects of the stream, {size:,} B"
         except (FormatError, NotFoundError) as error:
             # A damaged stream, or the rest of an interrupted drop, is deleted without a count.
             nothing = isinstance(error, NotFoundError) and "version" not in error.fields
@@ -183,7 +184,8 @@ def drop(run: Run, url: Url, *, dry_run: DryRun = False, yes: Yes = False) -> No
         ask(f"Delete {what}?", yes=yes)
     dropped = segstore.drop(url, confirm=url, storage_options=run.options())
     kept = (f"not the stream's, kept: {name}" for name in dropped.kept)
-    run.report(dropped, f"deleted {dropped.deleted} objects", *kept)
+    done = f"deleted; objects: {dropped.deleted:,}; left is its log, which says so"
+    run.report(dropped, done, *kept)
 
 
 def columns(

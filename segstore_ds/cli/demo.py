@@ -24,7 +24,7 @@ NEEDED_MODULE = "jdk.incubator.vector"
 _START_S = 60
 _NO_SPARK = """\
 Spark is not installed here, so its part is left out.
-All of it: pip install 'segstore-ds[demo]'"""
+All of it: pip install 'pyspark>=4.0,<5'"""
 _NO_JAVA = """\
 Spark needs Java 17 or newer, and none in JAVA_HOME, on the PATH or in ~/.jdk will do. To get one,
 install OpenJDK by your system's packages, or: segstore demo --install-jdk (200 MB, into ~/.jdk).

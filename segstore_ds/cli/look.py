@@ -325,7 +325,7 @@ def _described(name: re.Match[str]) -> str:
     """Return a name's signature and docstring; of a class also those of its methods."""
     try:
         found = pydoc.locate(name[1])
-    except pydoc.ErrorDuringImport:  # Spark is not installed
+    except (pydoc.ErrorDuringImport, ImportError):  # Spark is not installed
         return f"### {name[1]}"
     shown = {name[1].removeprefix("segstore_ds."): found}
     if inspect.isclass(found):

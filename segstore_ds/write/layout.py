@@ -34,7 +34,8 @@ class Layout:
         segment_bytes: Most encoded bytes of a segment, approximately.
         inline_bytes: A task with fewer encoded bytes writes no segment of its own.
         stats_columns: Columns whose bounds are kept; None for the first 32 that have bounds.
-        segment_format: ``arrow``, ``parquet``, or ``auto``: Parquet from 10,000 events on.
+        segment_format: ``arrow``, ``parquet``, or ``auto``: Parquet for tasks of at least
+            10,000 events and more than four times `inline_bytes`.
 
     Examples:
         >>> archive = segstore.Layout(compression_level=15, segment_format="parquet")
