@@ -126,10 +126,7 @@ def shared_by(record: ReaderRecord, basis: KeyBasis, *, name: str) -> ReaderReco
     share, key = record.by_key, [*basis.columns]
     known = [] if share is None else share.columns
     if known == key:
-        if share is None:
-            return record
-        record = replace(record, by_key=freed(share, record.members))
-        return record if KeyBasis.of(share) == basis else rebased(record, basis)
+        return record if share is None else replace(record, by_key=freed(share, record.members))
     if record.members:
         raise ReaderConflictError(
             "members share this reader by another key",
