@@ -184,8 +184,8 @@ def drop(run: Run, url: Url, *, dry_run: DryRun = False, yes: Yes = False) -> No
         ask(f"Delete {what}?", yes=yes)
     dropped = segstore.drop(url, confirm=url, storage_options=run.options())
     kept = (f"not the stream's, kept: {name}" for name in dropped.kept)
-    done = f"deleted; objects: {dropped.deleted:,}; left is its log, which says so"
-    run.report(dropped, done, *kept)
+    text = f"deleted; objects: {dropped.deleted:,}; left is its log, which says so"
+    run.report(dropped, text, *kept)
 
 
 def columns(

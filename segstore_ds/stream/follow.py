@@ -21,6 +21,7 @@ from segstore_ds.errors import (
     InvalidInputError,
     LeaseLostError,
     SegstoreError,
+    TruncatedError,
 )
 from segstore_ds.format.reader_record import Delivery
 from segstore_ds.format.root import Root
@@ -42,6 +43,7 @@ from segstore_ds.stream.dead_letters import DeadLetters, check_reason, check_row
 POLL_S = 0.05
 FIRST_WAIT_S = 0.005
 _HIDDEN = "__segstore_offset"
+_PASSED = "follow again with start='head' to continue without them"
 _AGAIN = "start again: it continues with the first event that was not returned, in the new columns"
 T = TypeVar("T")
 
@@ -396,7 +398,10 @@ class Follow(Iterator[pa.RecordBatch]):
             return None  # others have begun again by a later root
         # The position holds the root seen before: the read checks that it continues that history.
         start = Position.of(before, self._next)
-        reading = plan_reading(self._context, root, start, end, **self._how)
+        try:
+            reading = plan_reading(self._context, root, start, end, **self._how)
+        except TruncatedError as error:
+            raise TruncatedError(error.fact, remedy=_PASSED, **error.fields) from error
         self._reading.check_goes_on(reading, remedy=_AGAIN)
         self._reading = reading
         tasks = whole_reading(self._context, reading, root=root)
