@@ -28,6 +28,8 @@ for helper in ("read", "spark"):
         getattr(segstore, helper)
     except segstore.errors.InvalidInputError as error:
         print(error)
+"""
+_DOCS = """
 from segstore_ds.cli.main import main
 for words in (["reference"], ["SEG_CONFLICT"], ["Stream.append"], ["compact"]):
     assert main(["docs", *words]) == 0, words
@@ -157,7 +159,7 @@ def test_the_core_is_the_same_files_without_spark(wheel, core):
 def test_the_core_works_where_there_is_no_spark(core, tmp_path):
     zipfile.ZipFile(core).extractall(tmp_path / "core")
     done = subprocess.run(
-        [sys.executable, "-c", _NO_SPARK + _CORE, str(tmp_path / "s")],
+        [sys.executable, "-c", _NO_SPARK + _CORE + _DOCS, str(tmp_path / "s")],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "core")},
         check=True,

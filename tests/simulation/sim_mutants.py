@@ -340,10 +340,10 @@ def _last_segment_stays(original: Any) -> Any:
 
 
 def _stale(original: Any) -> Any:
-    def run_set_properties(context: Any, changes: Any) -> Any:
+    def run_set_properties(context: Any, changes: Any, **how: Any) -> Any:
         before = dict(context.log.root.properties)
         context.clock.sleep(1)
-        return original(context, {**before, **changes})
+        return original(context, {**before, **changes}, **how)
 
     return run_set_properties
 
@@ -563,7 +563,7 @@ MUTANTS = (
         "a dead letter has no number of its own",
         (
             "stream.dead_letters:DeadLetters.write",
-            _edited('letter.token or ""', "str(self._context.log.root.version)"),
+            _edited('letter.token or ""', "self._context.clock.new_id()"),
         ),
         Lives(f"{_DESK} {_LETTERS}", "lost kill", 0.02, hours=24),
     ),
