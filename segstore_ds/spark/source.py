@@ -103,14 +103,14 @@ class SegstoreDataSource(DataSource):
         from segstore_ds.spark.batch.planning import folder_of, storage_of
         from segstore_ds.spark.streaming.source import RefusedReader, SegstoreStreamReader
 
-        self._has_reader = True
+        self._has_reader, takes_all = True, self._has_own_columns
         try:
             options = parse_options(self.options, STREAM_READ)
             if (folder := folder_of(self, options)) is not None:
                 from segstore_ds.spark.streaming.folder import FolderStreamReader
 
-                return FolderStreamReader(folder, options, schema)
-            storage, takes_all = storage_of(self, options), self._has_own_columns
+                return FolderStreamReader(folder, options, schema, takes_all=takes_all)
+            storage = storage_of(self, options)
             return SegstoreStreamReader(storage, options, schema, takes_all=takes_all)
         except SegstoreError as error:
             # Otherwise Spark would try to stop a reader that it does not have, and show that error.

@@ -26,7 +26,9 @@ class FolderStreamReader(SegstoreStreamReader):
     the reading of each stream began.
     """
 
-    def __init__(self, folder: Folder, options: Mapping[str, Any], schema: StructType) -> None:
+    def __init__(
+        self, folder: Folder, options: Mapping[str, Any], schema: StructType, *, takes_all: bool
+    ) -> None:
         if options["endCut"] != "tail":
             raise InvalidInputError(
                 "a query over many streams has no end",
@@ -34,6 +36,7 @@ class FolderStreamReader(SegstoreStreamReader):
                 endCut=options["endCut"],
             )
         self._options, self._schema = options, schema
+        self._takes_all = takes_all and options["columns"] is None
         self._folder = folder
         self._many = folder.batches(
             options["startCut"],
