@@ -184,7 +184,7 @@ def drop(run: Run, url: Url, *, dry_run: DryRun = False, yes: Yes = False) -> No
         ask(f"Delete {what}?", yes=yes)
     dropped = segstore.drop(url, confirm=url, storage_options=run.options())
     kept = (f"not the stream's, kept: {name}" for name in dropped.kept)
-    text = f"deleted; objects: {dropped.deleted:,}; left is its log, which says so"
+    text = f"objects deleted: {dropped.deleted:,}; the log stays, and says that it was dropped"
     run.report(dropped, text, *kept)
 
 

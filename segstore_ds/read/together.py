@@ -84,10 +84,10 @@ class _InnerFolder:
             self.root, self.context = None, new_context(StreamLog(self._storage, clock=self._clock))
         self.pace.looked(now_s, changed=self.root is not before)
 
-    def _find(self, *, acknowledged: bool) -> Root:
+    def _find(self, *, acknowledged: bool) -> Root | None:
         newest, shown = self.context.log.follow(), self.root
         if LATEST_OF in newest.properties:
-            raise NotFoundError("holds events of another stream", url=self._storage.url)
+            return None
         if shown is not None and shown.transaction == newest.transaction:
             return shown
         found = self.context.log.acknowledged() if acknowledged else newest

@@ -100,17 +100,16 @@ def run_set_properties(
 ) -> Committed[None]:
     """Set properties of a stream, or remove those whose value is None; safe to repeat.
 
-    With `epoch`, they name columns as of this epoch, and no other may be the newest.
+    Columns are named as of `epoch`: if it is not the newest, properties that name some are refused.
     """
     context.log.refresh()
 
     def next_root(root: Root, _slot: Slot) -> Root | None:
-        if epoch is not None and epoch != root.epoch.number:
-            raise ConflictError(
-                "the columns of the stream have changed meanwhile", url=context.storage.url
-            )
         for each in PROPERTIES:
             if changes.get(each.name):
+                if epoch not in (None, root.epoch.number):
+                    fact = "the columns of the stream have changed meanwhile"
+                    raise ConflictError(fact, url=context.storage.url)
                 each.refuse(root)
         merged = {**root.properties, **changes}
         kept = {name: value for name, value in merged.items() if value is not None}

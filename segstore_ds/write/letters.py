@@ -124,8 +124,8 @@ def send_refused(
         context.log.seams.of(root).before_staging(root)
         check_preconditions(root, plan)
         last = context.status.writers.find(root, key.writer_id)
-        told = f"{digest} {last and last.version} {rules.text}"
-        identity = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        facts = f"{digest} {last and last.version} {rules.text}"
+        identity = hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
         return letters_key(f"{root.stream_id}/writers/{key.writer_id}", key.batch_id, identity)
 
     if send_letters(target, as_letters(events, told), wanted, write):

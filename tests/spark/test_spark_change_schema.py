@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from checkpoints import start_query
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from query_kit import ask, rows, start_reader
 
@@ -72,6 +72,18 @@ def test_query_with_a_schema_of_its_own_reads_its_columns(
         assert (found.schema.names, found.tail) == (["c", "a"], len(stream))
         stream.append({"a": 9, "b": 9, "c": 9, "d": n}, merge_schema=True)
         assert len(stream.refresh()) == 5 + n
+
+
+@pytest.mark.smoke
+def test_query_without_one_ends_at_a_new_column(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """Each Spark has to send the source on as it was asked for its columns."""
+    rows = spark.readStream.format("segstore").load(stream.url)
+    stream.append({"a": 9, "b": 9, "c": 9, "d": 1}, merge_schema=True)
+    writer = rows.writeStream.format("segstore").option("path", f"{tmp_path}/all")
+    with pytest.raises(StreamingQueryException, match="columns that the query does not read"):
+        start_query(writer, f"{tmp_path}/at", now=True)
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -472,6 +472,18 @@ def test_filtered_events_are_no_letters():
     assert pool.record.offset == 20
 
 
+@pytest.mark.parametrize("how", [{"filters": [["s", "!=", "none"]]}, {"key": ["s"]}])
+def test_a_rejected_event_whose_value_is_redacted_is_a_letter_or_comes_again(how):
+    """Neither the filter nor the key finds it by its new value; by key it is given out again."""
+    pool = Pool(1, max_rows=1, **how)
+    follow = pool.join("a")
+    poll(follow)
+    follow.reject("why")
+    other = open_on(pool.storage, clock=pool.storage.time.clock)
+    other.redact([["n", "==", 0]], columns=["s"], redact_id="r")
+    assert sorted([*rest(follow), *pool.numbers()]) == list(range(10))
+
+
 def test_what_others_have_got_is_not_rejected():
     """Who slept has no batch to reject any more, also when it asks twice."""
     pool = Pool(max_rows=5)
