@@ -181,28 +181,35 @@ def test_deleted_checkpoint_is_noticed_by_its_location(sink: Sink) -> None:
 def test_moved_stream_and_the_querys_own_source_are_no_sink(sink: Sink) -> None:
     """Neither begins a new stream with the newest batch, nor reads for ever what it writes.
 
-    Where both streams are now, the query goes on from its checkpoint.
+    Where both streams and the checkpoint are now, the query goes on, with its reader.
     """
     sink.extend(6)
-    sink.drain(sink.follow())
+    query = sink.drain(sink.follow(readerName="etl"))
     moved = sink.folder / "moved"
     Path(sink.url.removeprefix("file://")).rename(moved)
     sink.extend(2)
     for _ in range(2):
         with pytest.raises(StreamingQueryException, match=r"none of the batches.*takeover"):
-            sink.drain(sink.follow())
+            sink.drain(sink.follow(readerName="etl"))
         assert sink.values() == []
     sink.url = f"file://{moved}"
-    (sink.folder / "numbers").rename(sink.folder / "elsewhere")
-    sink.numbers = segstore.open(f"file://{sink.folder}/elsewhere")
-    sink.drain(sink.follow())
-    assert sink.values() == list(range(8))
+    elsewhere = f"file://{sink.folder}/elsewhere"
+    sink.numbers.back_up(elsewhere)
+    segstore.drop(sink.numbers.url, confirm=sink.numbers.url)
+    sink.numbers = segstore.open(elsewhere)
+    shutil.move(sink.checkpoint, sink.folder / "checkpoint-elsewhere")
+    for _ in range(2):
+        again = sink.drain(sink.follow(readerName="etl"), checkpoint="checkpoint-elsewhere")
+        assert again.id == query.id
+        sink.extend(1)
+    assert sink.values() == list(range(9))
+    assert [(seen.name, seen.record.offset) for seen in sink.numbers.readers] == [("etl", 9)]
     sink.url = sink.numbers.url
     sink.drain(sink.follow(), checkpoint="loop")
-    refused = r"writes to the stream that it reads.*written=\(8, 16\)"
+    refused = r"writes to the stream that it reads.*written=\(10, 20\)"
     with pytest.raises(StreamingQueryException, match=refused):
         sink.drain(sink.follow(), checkpoint="loop")
-    assert sink.numbers.refresh().tail == 16
+    assert sink.numbers.refresh().tail == 20
 
 
 @pytest.mark.slow
