@@ -14,6 +14,7 @@ import typer
 
 import segstore_ds as segstore
 from segstore_ds.cli.show import print_json, print_table, say
+from segstore_ds.options.quantities import DURATIONS_TAKEN, SIZES_TAKEN
 
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="The stream: a folder, s3://..., gs://..., abfs://...")
@@ -46,7 +47,16 @@ Where = Annotated[
 ]
 
 # A Python argument in an error's text, but not inside a call.
-_PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|(['\"])(?P<text>.*?)\2)")
+_PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|url\b|(['\"])(?P<text>.*?)\2)")
+# What errors say of Python, and what a command line takes instead.
+PHRASES = {
+    DURATIONS_TAKEN: "an age such as 7d, with one of the units s, m, h, d and w",
+    SIZES_TAKEN: "a size such as 10g: k, m, g and t are powers of 1024",
+    ", or set fail_on_data_loss=False to continue without them": "",
+    " (in Python of stream.readers.register)": "",
+    "stream.readers lists": "segstore readers URL lists",
+    "register or follow it with start='head'": "run segstore readers URL --reset NAME head",
+}
 _NAME = re.compile(r"(?<![\w.(])(?<!, )[a-z]+(?:_[a-z]+)+\b(?![=(])")
 VARIABLE = "SEGSTORE_STORAGE_OPTIONS"
 FILE_VARIABLE = "SEGSTORE_CONFIG"
@@ -61,6 +71,8 @@ def spell_flags(text: str, options: Iterable[Any]) -> str:
     'move it with --move, or set copy=True'
     """
     known = {option.name: option.opts[0] for option in options}
+    for phrase, ours in PHRASES.items():
+        text = text.replace(phrase, ours)
     # A name with an underscore is no English word, so it is an argument wherever it occurs.
     text = _NAME.sub(lambda found: known.get(found[0], found[0]), text)
 
@@ -68,6 +80,8 @@ def spell_flags(text: str, options: Iterable[Any]) -> str:
         flag, value = known.get(found["name"]), found["text"]
         if flag is None:  # a value of `mode` may be a flag of its own
             return known.get(value, found[0]) if found["name"] == "mode" else found[0]
+        if found[0].endswith("=url"):
+            return f"{flag} URL"
         return flag if value is None else f"{flag} {shlex.quote(value)}"
 
     return _PYTHON.sub(spell, text)
@@ -91,6 +105,7 @@ COMMANDS = {
     "restore": "restore URL VERSION",
     "retain": "retain URL",
     "truncate": "truncate URL CUT",
+    "materialize": "materialize URL",
     "change_schema": "columns URL",
     "followers.add": "followers URL --add FOLDER",
     "followers.promote": "followers URL --promote",
@@ -98,12 +113,15 @@ COMMANDS = {
     "pins.release": "pins URL --release NAME",
     "published.remove": "publish URL --remove",
     "published.remove_latest": "publish URL --latest-by COLUMNS --remove",
+    "readers.register": "cat URL -f --reader NAME",
     "readers.release": "readers URL --release NAME",
     "readers.reset": "readers URL --reset NAME CUT",
     "settings.update": "settings URL",
     "tags.delete": "tag URL NAME --delete",
     "tags.set": "tag URL NAME CUT",
 }
+_QUOTED = re.compile(r"'([^']+)'")
+_GIVES = {"None": "none", "...": "VALUE"}
 _CALL = re.compile(r"(?<![\w.])(?:(?:segstore|stream)\.)?([a-z_]+(?:\.[a-z_]+)?)\(([^()]*)\)")
 _GIVEN = re.compile(r"([a-z_]+)=([^,]+)")
 
@@ -111,8 +129,8 @@ _GIVEN = re.compile(r"([a-z_]+)=([^,]+)")
 def spell_calls(text: str, options_of: Callable[[str], Iterable[Any]]) -> str:
     """Return an error's text with Python calls replaced by commands, if there are any.
 
-    >>> spell_calls("see segstore.verify(url)", lambda _: ())
-    'see segstore verify URL'
+    >>> spell_calls("see segstore.verify(url); or tags.delete('v1')", lambda _: ())
+    'see segstore verify URL; or segstore tag URL v1 --delete'
     """
 
     def spell(found: re.Match[str]) -> str:
@@ -120,13 +138,18 @@ def spell_calls(text: str, options_of: Callable[[str], Iterable[Any]]) -> str:
         if line is None:
             return found[0]
         if found[1] == "settings.update" and "expiry" in given:
-            return "segstore redact URL --columns COLUMN --after AGE"
+            age = "never" if given["expiry"] == "None" else "AGE"
+            return f"segstore redact URL --columns COLUMN --after {age}"
+        if found[1] == "readers.register" and "start" in given:  # of one that lost events
+            line = COMMANDS["readers.reset"].replace("CUT", given.pop("start").strip("'"))
+        if (named := _QUOTED.match(found[2])) is not None:
+            line = line.replace("NAME", shlex.quote(named[1]))
         flags = {option.name: option.opts[0] for option in options_of(line.partition(" ")[0])}
         given = {name: value for name, value in given.items() if name != "confirm"}
         if not given.keys() <= flags.keys():
             return found[0]
         words = [
-            flags[name] if value == "True" else f"{flags[name]} {value}"
+            flags[name] if value == "True" else f"{flags[name]} {_GIVES.get(value, value)}"
             for name, value in given.items()
         ]
         return " ".join(("segstore", line, *words))

@@ -52,7 +52,7 @@ def maintain(
         gone = f"{len(found.deleted):,} objects, {with_unit(found.bytes)}"
         gone += f", and expire values of {found.expired:,} events" if found.expired else ""
         gone += ", which ends reads and jobs that began over five minutes ago" if free_now else ""
-        if keep is not None or grace is None or found.deleted:
+        if found.versions or found.deleted or found.expired:
             ask(f"Forget {found.versions:,} versions of {stream.url}, and delete {gone}?", yes=yes)
     with shown("deleting", "objects") as progress:
         done = maintain(progress=progress)

@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Collection
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Annotated, Any
 
 import typer
 
 import segstore_ds as segstore
 from segstore_ds.cli.arguments import Cut, DryRun, Run, Url, Where, Yes, only_filter
-from segstore_ds.cli.show import ask
+from segstore_ds.cli.show import ask, expiry_text, to_json
 from segstore_ds.errors import FormatError, NotFoundError
 from segstore_ds.options.arguments import check_duration
+from segstore_ds.options.quantities import duration_text, printable_json, size_text
 
 
 def truncate(run: Run, url: Url, cut: Cut, *, dry_run: DryRun = False, yes: Yes = False) -> None:
@@ -25,7 +26,7 @@ def truncate(run: Run, url: Url, cut: Cut, *, dry_run: DryRun = False, yes: Yes 
     if dry_run:
         run.report({"dry_run": True, "head": before, "dropped": count}, f"would forget {lost}")
         return
-    ask(f"Forget {lost}?", yes=yes)
+    ask(f"Forget {lost}?", yes=yes or not count)
     now = stream.truncate(offset)
     run.report({"head": now, "dropped": now - before}, f"the head is {now}")
 
@@ -245,7 +246,7 @@ def settings(
     if rules is not None:
         given["rules"] = None if rules == "none" else _json("--rules", rules)
     stream = run.change(url) if given else run.read(url)
-    kept = [f"{name} {given[name]}" for name in ("retention", "upkeep") if given.get(name)]
+    kept = [f"{name} {_shown(given[name])}" for name in ("retention", "upkeep") if given.get(name)]
     if kept:
         ask(f"Let commits of {stream.url} delete by {' and '.join(kept)}?", yes=yes)
     if given:
@@ -262,12 +263,31 @@ def _json(flag: str, text: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    if is_dataclass(value) and not isinstance(value, type):
-        known = {field.name: getattr(value, field.name) for field in fields(value)}
-        return ",".join(f"{name}={rule}" for name, rule in known.items() if rule is not None)
-    if isinstance(value, tuple):
-        value = ", ".join(map(_shown, value))
-    return "none" if value in (None, "") else str(value)
+    """Return a setting as its flag takes it."""
+    match value:
+        case None | ():
+            return "none"
+        case segstore.RetentionPolicy() | segstore.UpkeepPolicy():
+            known = {field.name: getattr(value, field.name) for field in fields(value)}
+            rules = (_rule(*pair) for pair in known.items() if pair[1] is not None)
+            return ",".join(rules)
+        case segstore.reports.Rules():
+            return printable_json({name: rule for name, rule in to_json(value).items() if rule})
+        case segstore.reports.Expiry():
+            return expiry_text(value)
+        case tuple():
+            return ", ".join(map(_shown, value))
+    return str(value)
+
+
+def _rule(name: str, value: int) -> str:
+    if name == "respect_readers":
+        return f"{name}={'true' if value else 'false'}"
+    if name == "keep_versions":
+        return f"{name}={value}"
+    if name.endswith("_bytes"):
+        return f"{name}={size_text(value)}"
+    return f"{name.removesuffix('_s')}={duration_text(value)}"
 
 
 def _rules(flag: str, text: str, names: Collection[str]) -> dict[str, str]:
@@ -277,14 +297,18 @@ def _rules(flag: str, text: str, names: Collection[str]) -> dict[str, str]:
     return {name: value for name, _, value in rules}
 
 
-def _retention(text: str) -> dict[str, Any]:
+def _retention(text: str) -> "segstore.RetentionPolicy":
     names = [field.name for field in fields(segstore.RetentionPolicy)]
     found: dict[str, Any] = _rules("--retention", text, names)
-    said = found.get("respect_readers")
-    return found if said is None else found | {"respect_readers": said == "true"}
+    if "respect_readers" in found:
+        said = found["respect_readers"].lower()
+        found["respect_readers"] = {"true": True, "false": False}.get(said, said)
+    return segstore.RetentionPolicy(**found)
 
 
 def _upkeep(text: str) -> "segstore.UpkeepPolicy":
+    from segstore_ds.format.policies import DAY_S
+
     names = ("keep", "keep_versions", "grace")
     found: dict[str, Any] = {} if text == "default" else _rules("--upkeep", text, names)
     for name in ("keep", "grace"):
@@ -292,7 +316,9 @@ def _upkeep(text: str) -> "segstore.UpkeepPolicy":
             found[f"{name}_s"] = check_duration(name, found.pop(name))
     if "keep_versions" in found:
         number = found["keep_versions"]
-        found["keep_versions"] = int(number) if number.isdecimal() else number
+        found["keep_versions"] = int(number) if number.isdecimal() else 0
+    if found.get("keep_versions") == 0 or found.get("grace_s", DAY_S) < DAY_S:
+        raise typer.BadParameter("--upkeep: keep_versions is at least 1, and grace is at least 1d")
     return segstore.UpkeepPolicy(**found)
 
 

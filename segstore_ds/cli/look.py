@@ -8,7 +8,6 @@ import sys
 import webbrowser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ import typer
 import segstore_ds as segstore
 from segstore_ds.cli import DAMAGED
 from segstore_ds.cli.arguments import Run, Url
-from segstore_ds.cli.show import print_json, say
+from segstore_ds.cli.show import expiry_text, print_json, say
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.options.table import TABLE_FORMATS
 from segstore_ds.storage import resolve_location
@@ -88,7 +87,7 @@ def info(
         "sealed": "yes" if stream.sealed else "",
         "keys": ", ".join(keys),
         "time": time or "",
-        "expiry": ", ".join(map(_expiry, stream.settings.expiry)),
+        "expiry": ", ".join(map(expiry_text, stream.settings.expiry)),
         **tables,
     }
     say(*(f"{name:9} {fact}" for name, fact in facts.items() if fact))
@@ -103,11 +102,6 @@ def _writer(stream: "segstore.Stream", row: Mapping[str, Any]) -> str:
         query = re.search(r"\bquery/(\S+)", commit["client"] or "")
     name = f"{row['writer_id']} of query {query[1]}" if query else row["writer_id"]
     return f"{name} (batch {row['batch_id']})"
-
-
-def _expiry(rule: "segstore.reports.Expiry") -> str:
-    some = f" where {rule.filters}" if rule.filters else ""
-    return f"{rule.column}{some} is null after {timedelta(seconds=rule.age_s)}"
 
 
 def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:

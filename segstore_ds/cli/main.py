@@ -24,9 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_MISSING.format(requirement("cli")), file=sys.stderr)
         return FAILED
     from segstore_ds.cli.app import build_app
+    from segstore_ds.cli.arguments import spell_calls
     from segstore_ds.cli.show import log_to_terminal
 
-    log_to_terminal()
+    log_to_terminal(lambda text: spell_calls(text, lambda _: ()))
     try:
         build_app()(args=arguments, prog_name="segstore")
     except SystemExit as ended:

@@ -13,7 +13,7 @@ from segstore_ds.options.table import TableFormat
 from segstore_ds.storage import resolve_location
 
 _READER = ("name", "owner", "offset", "behind", "lost", "renewed", "live", "released", "damaged")
-_PIN = ("name", "version", "url", "clone_id", "made", "released_us")
+_PIN = ("name", "version", "url", "clone_id", "made")
 _MEMBER = ("reader", "member", "start", "end", "behind", "lease_s")
 
 
@@ -116,7 +116,8 @@ def pins(
     """List the versions that clones of the stream need; or release one."""
     if release is None:
         found = run.read(url).pins
-        run.table([[{"name": name, **to_json(pin)} for name, pin in found.items()]], _PIN)
+        rows = ({"name": name, **to_json(pin)} for name, pin in found.items())
+        run.table([[{key: row[key] for key in _PIN} for row in rows]])
         return
     stream = run.change(url)
     ask(f"Release the pin {release} of {stream.url}? What its clone reads may go.", yes=yes)
@@ -197,6 +198,12 @@ def copy(
     run.report(copied, f"{target} holds the {held}{again}")
 
 
+def materialize(run: Run, url: Url) -> None:
+    """Give a clone files of its own, so that its origin can be moved or dropped."""
+    copied = run.change(url).materialize()
+    run.report({"copied": copied}, f"copied {copied:,} objects; {url} shares none any more")
+
+
 def backup(
     run: Run,
     url: Url,
@@ -260,4 +267,4 @@ def publish(
         run.report(done, text)
 
 
-VERBS = (tag, readers, followers, pins, copy, backup, publish)
+VERBS = (tag, readers, followers, pins, copy, materialize, backup, publish)

@@ -77,8 +77,14 @@ def append(
     *,
     form: Form = None,
     create: Annotated[bool, "Create the stream if there is none."] = False,
-    writer: Annotated[str | None, "Name of an idempotent writer; needs --batch."] = None,
-    batch: Annotated[int | None, "Number of its batch: the same one again changes nothing."] = None,
+    writer_id: Annotated[
+        str | None, typer.Option("--writer", help="Name of an idempotent writer; needs --batch.")
+    ] = None,
+    batch_id: Annotated[
+        int | None,
+        typer.Option("--batch", help="Number of its batch: the same one again changes nothing."),
+    ] = None,
+    takeover: Annotated[bool, "Take the writer over, or set it back to this batch."] = False,
     merge_schema: Annotated[bool, "Allow new columns and wider types."] = False,
 ) -> None:
     """Append the rows of a file or a pipe, in one commit."""
@@ -93,7 +99,11 @@ def append(
             stack.enter_context(_dropped_if_empty(run, stream))
         with counted(rows, "appended") as data:
             commit = stream.append(
-                data, writer_id=writer, batch_id=batch, merge_schema=merge_schema
+                data,
+                writer_id=writer_id,
+                batch_id=batch_id,
+                takeover=takeover,
+                merge_schema=merge_schema,
             )
     again = ", committed before" if commit.repeated else ""
     text = f"offsets [{commit.start}, {commit.end}) in version {commit.version}{again}"
@@ -130,9 +140,12 @@ def cat(
         str | None, "Follow as this named reader: publish, and continue where it stopped."
     ] = None,
     owner: Annotated[str, "Who owns the reader."] = "",
+    takeover: Annotated[bool, "Take the reader over from its owner, at its position."] = False,
     every: Annotated[float, "SECONDS: Most seconds between two polls of -f."] = 0.05,
 ) -> None:
     """Print events between two cuts, and with -f new ones."""
+    if takeover and reader is None:
+        raise typer.BadParameter("--takeover needs --reader")
     stream = run.read(url)
     if not follow:
         if reader is not None:
@@ -151,6 +164,8 @@ def cat(
         with suppress(NotFoundError):
             stream.position(f"reader:{reader}")
             start = None  # it continues
+        if takeover:
+            stream.readers.register(reader, owner=owner, start=start, takeover=True)
     run.table(chain(before, stream.follow(reader, owner=owner, start=start, poll_s=every, **how)))
 
 

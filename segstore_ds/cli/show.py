@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from segstore_ds.options.quantities import printable, printable_json
+from segstore_ds.options.quantities import duration_text, printable, printable_json
 
 _WIDE = 1 << 62  # width of an output that is no terminal: nothing is cut
 _LEAST = 8  # least width of a text cell on a narrow terminal
@@ -174,6 +174,12 @@ def _far_text(number: int, kind: Any) -> str:
     return f"{text}Z" if getattr(kind, "tz", None) else text
 
 
+def expiry_text(rule: Any) -> str:
+    """Return a rule of expiry as words."""
+    some = f" where {rule.filters}" if rule.filters else ""
+    return f"{rule.column}{some} is null after {duration_text(rule.age_s)}"
+
+
 def print_json(value: Any) -> None:
     """Print one line of JSON."""
     sys.stdout.write(printable_json(to_json(value)) + "\n")
@@ -273,17 +279,21 @@ def _cell(value: Any, name: str) -> str:  # noqa: PLR0911 - a line per type
 class _LogLine(logging.Formatter):
     """Formats a record as one printable line, and a traceback below it."""
 
+    def __init__(self, spell: Callable[[str], str]) -> None:
+        super().__init__()
+        self._spell = spell
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the base class
-        return f"segstore: {printable(record.message)}"
+        return f"segstore: {printable(self._spell(record.message))}"
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
-def log_to_terminal() -> None:
-    """Write warnings to stderr, unless the log has handlers already."""
+def log_to_terminal(spell: Callable[[str], str]) -> None:
+    """Write warnings to stderr, as `spell` spells them, unless the log has handlers already."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_LogLine())
+    handler.setFormatter(_LogLine(spell))
     logging.basicConfig(handlers=[handler])
 
 

@@ -51,6 +51,26 @@ def with_unit(size: int) -> str:
     return f"{number / 1000:.1f} TB"
 
 
+def size_text(size: int) -> str:
+    """Return a number of bytes as `parse_size` takes it, in the largest unit that divides it.
+
+    >>> size_text(10 << 30), size_text(1000), size_text(0)
+    ('10g', '1000', '0')
+    """
+    unit = next((unit for unit in "tgmk" if size and size % _POWERS[unit] == 0), "")
+    return f"{size // _BYTES[unit]}{unit}"
+
+
+def duration_text(seconds: int) -> str:
+    """Return a duration as `parse_duration` takes it, in the largest unit up to days.
+
+    >>> duration_text(604_800), duration_text(5400), duration_text(0)
+    ('7d', '90m', '0s')
+    """
+    unit = next((unit for unit in "dhm" if seconds and seconds % _SECONDS[unit] == 0), "s")
+    return f"{seconds // _SECONDS[unit]}{unit}"
+
+
 def parse_size(text: str) -> int | None:
     """Return the number of bytes in a text, or None if it is not a size.
 

@@ -443,7 +443,8 @@ def _check_owner(seen: SeenReader, owner: str) -> None:
         raise ReaderConflictError(
             "the reader belongs to another owner",
             remedy="use another name; or, if the owner does not use it any more, continue at its "
-            "position with takeover=True, or free the name with stream.readers.release(name)",
+            "position with takeover=True (in Python of stream.readers.register), or free the name "
+            "with stream.readers.release(name)",
             reader=seen.name,
             owner=seen.record.owner or "a plain caller",
             caller=owner or "a plain caller",

@@ -38,13 +38,14 @@ def done(capsys):
         (["tag", "t", "--delete"], lambda stream: not stream.tags),
         (["readers", "--release", "r"], lambda stream: next(iter(stream.readers)).record.released),
         (["drop"], lambda stream: not segstore.exists(stream.url)),
-        (["maintain", "--keep", "30d"], lambda stream: stream.version == 3),
+        (["maintain", "--keep", "30d"], lambda stream: stream._log.root.log_start == 1),
         (["maintain", "--grace", "7d"], lambda stream: stream.version >= 3),
         (["maintain"], lambda stream: stream.version >= 3),
         (["retain", "--max-bytes", "0", "--ignore-readers"], lambda stream: stream.head == 3),
     ],
 )
-def test_what_deletes_or_ends_asks_first(stream, command, after, capsys):
+def test_what_deletes_or_ends_asks_first(stream, command, after, capsys, monkeypatch):
+    monkeypatch.setattr("segstore_ds.retention.deletion.plan_log_start", lambda *_, **__: 1)
     stream.tags.set("t", 1)
     stream.readers.register("r", start=0)
     leftover = Path(stream.url.removeprefix("file://"), "log", f".tmp-1-{0:016x}")  # for maintain
@@ -70,6 +71,12 @@ def test_question_on_a_terminal(stream, answer, status, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     assert main(["seal", stream.url]) == status
     assert stream.refresh().sealed == (status == 0)
+
+
+def test_nobody_is_asked_about_nothing(stream, capsys):
+    for line in (["truncate", "0"], ["maintain"], ["maintain", "--keep", "0s"], ["retain"]):
+        assert main([line[0], stream.url, *line[1:]]) == 0
+    assert "Forget" not in capsys.readouterr().err
 
 
 def test_truncate_beyond_the_tail_is_refused_before_it_asks(stream, capsys):
@@ -118,7 +125,10 @@ def test_retain_says_how_much_goes_and_what_keeps_events(stream, capsys):
     assert "kept: min_bytes=1073741824 keeps the events from 0 on" in printed
     for flag in ("--max-age", "--min-age", "--max-bytes", "--min-bytes"):
         assert main(["retain", stream.url, flag, "7x"]) == FAILED
-        assert "or a text such as" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "give --m" in said
+        assert " such as " in said
+        assert "timedelta" not in said
     assert main(["retain", stream.url, "--max-age", "0s", "--ignore-readers", "-y"]) == 0
     assert "dropped 3 events, the head is 3\n" in capsys.readouterr().out
 
@@ -133,6 +143,11 @@ def test_tags_and_copies(stream, tmp_path, capsys):
     assert main(["copy", "--clone", stream.url, str(tmp_path / "c"), "--id", "mine", "--json"]) == 0
     assert segstore.open(tmp_path / "c").tail == 3
     assert list(stream.refresh().pins) == ["mine"]
+    assert main(["followers", str(tmp_path / "c"), "--add", str(tmp_path / "d")]) == FAILED
+    assert "call segstore materialize URL on it first" in capsys.readouterr().err
+    assert main(["materialize", str(tmp_path / "c"), "--json"]) == 0
+    assert done(capsys) == {"copied": 0}  # the events are inline
+    assert stream.refresh().pins == {}
 
 
 def test_columns_are_renamed_and_dropped(tmp_path, capsys):
@@ -190,7 +205,7 @@ def test_redact_after_an_age_sets_a_rule(stream, capsys):
     assert (rule.column, rule.age_s, rule.filters) == ("n", 30 * 86_400, "n > 1")
     capsys.readouterr()
     assert main(["info", stream.url]) == 0
-    assert "n where n > 1 is null after 30 days, 0:00:00" in capsys.readouterr().out
+    assert "n where n > 1 is null after 30d" in capsys.readouterr().out
     assert main(["redact", stream.url, "-c", "n", "--after", "never"]) == 0
     assert "expire no more" in capsys.readouterr().out
     assert stream.refresh().settings.expiry == ()
@@ -309,9 +324,16 @@ def test_settings_are_shown_and_changed(stream, capsys):
 
     assert known()["upkeep"] is None
     change = ["settings", stream.url, "--key-columns", "n", "--retention"]
-    assert main([*change, "max_age=7d,respect_readers=false"]) == NOT_CONFIRMED
-    assert main([*change, "max_age=7d,respect_readers=false", "--yes"]) == 0
-    assert "max_age=604800,respect_readers=False" in capsys.readouterr().out
+    rule = "max_bytes=10g,max_age=7d,respect_readers=false"
+    assert main([*change, rule]) == NOT_CONFIRMED
+    assert f"delete by retention {rule}? There is no terminal" in capsys.readouterr().err
+    for said in (rule, rule.replace("false", "True"), "max_age=90s,respect_readers=true"):
+        assert main([*change, said, "--yes"]) == 0
+        shown = f"retention   {said.lower()}\n"  # which the flag takes again
+        assert shown in capsys.readouterr().out
+    assert main([*change, "max_age=7d,respect_readers=yes", "-y"]) == 2
+    assert main(["settings", stream.url, "--upkeep", "keep=2d,grace=3d"]) == NOT_CONFIRMED
+    assert "by upkeep keep=2d,keep_versions=10000,grace=3d?" in capsys.readouterr().err
     assert main(["settings", stream.url, "--upkeep", "keep=2d,grace=3d", "-y"]) == 0
     capsys.readouterr()
     found = known()
@@ -332,7 +354,9 @@ def test_rules_are_set_and_obeyed(stream, capsys, tmp_path):
     settings = ["settings", stream.url, "--rules"]
     rules = {"checks": {"some": "n >= 0"}, "not_null": ["n"]}
     assert main([*settings, json.dumps(rules)]) == 0
-    assert "not_null=('n',),checks={'some': 'n >= 0'}" in capsys.readouterr().out
+    assert (
+        'rules       {"not_null": ["n"], "checks": {"some": "n >= 0"}}' in capsys.readouterr().out
+    )
     (tmp_path / "bad.ndjson").write_text('{"n": 1}\n{"n": -5}\n')
     before = stream.refresh().tail
     assert main(["append", stream.url, str(tmp_path / "bad.ndjson")]) != 0
@@ -370,7 +394,7 @@ def test_pins_are_listed_and_released(stream, tmp_path, capsys):
     assert main(["copy", stream.url, str(tmp_path / "clone"), "--clone", "--id", "c"]) == 0
     capsys.readouterr()
     assert main(["pins", stream.url, "--json"]) == 0
-    assert done(capsys)["name"] == "c"
+    assert done(capsys).keys() == {"name", "version", "url", "clone_id", "made"}
     assert main(["pins", stream.url, "--release", "c"]) == NOT_CONFIRMED
     assert main(["pins", stream.url, "--release", "c", "--yes"]) == 0
     assert stream.refresh().pins == {}
@@ -406,5 +430,15 @@ def test_errors_are_json_on_demand_and_speak_of_commands(stream, tmp_path, capsy
     assert main(["seal", stream.url, "--json"]) == NOT_CONFIRMED
     assert json.loads(capsys.readouterr().err)["status"] == NOT_CONFIRMED
     stream.settings.update(expiry={"n": {"age": "9d", "filters": "n == 1"}})
-    assert main(["columns", stream.url, "--rename", "n=m"]) == 2
-    assert "segstore redact URL --columns COLUMN --after AGE" in capsys.readouterr().err
+    for line, said in (
+        (["columns", "--rename", "n=m"], "segstore redact URL --columns COLUMN --after AGE"),
+        (["tag", "v1", "--keep"], "or call segstore redact URL --columns COLUMN --after never"),
+        (["readers", "--reset", "nobody", "1", "-y"], "segstore readers URL lists those"),
+        (["settings", "--upkeep", "grace=1h", "-y"], "grace is at least 1d"),
+        (["settings", "--upkeep", "keep_versions=0", "-y"], "keep_versions is at least 1"),
+    ):
+        assert main([line[0], stream.url, *line[1:]]) == 2
+        assert said in capsys.readouterr().err
+    stream.truncate(2)
+    assert main(["cat", stream.url, "--start", "0"]) == 2
+    assert capsys.readouterr().err.endswith("head=2; start at 'head'\n")

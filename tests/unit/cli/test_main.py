@@ -266,6 +266,7 @@ def test_advice_of_a_flag_that_the_command_lacks_is_pythons():
         "set single_writer=True, or --start 'reader:my own'; repair(url, start='head') as well"
     )
     assert spell_flags(text, options) == spelled
+    assert spell_flags("copy it with start=url", options) == "copy it with --start URL"
     clone = [SimpleNamespace(name="clone", opts=["--clone"])]
     assert spell_flags("""use mode="clone", or mode='segments'""", clone) == (
         "use --clone, or mode='segments'"

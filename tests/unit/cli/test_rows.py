@@ -121,6 +121,12 @@ def test_cat_follows_as_a_named_reader(stream, capsys):
     stream.readers.register("r", owner="a", start=1)
     assert main(follow) == 0
     assert [row["n"] for row in lines(capsys)] == [2, 3]  # all that it has not seen
+    other = [*follow[:-2], "b", "--json"]
+    assert main(other) == 2
+    assert "at its position with --takeover, or free" in capsys.readouterr().err
+    assert main([*other, "--takeover"]) == 0
+    assert main(["cat", stream.url, "-f", "--takeover"]) == 2
+    capsys.readouterr()
     assert main(["cat", stream.url, "-f", "--start", "1", "--reader", "new", "--json"]) == 0
     assert [row["n"] for row in lines(capsys)] == [2, 3]
     assert main(["cat", stream.url, "--reader", "r"]) == 2
@@ -263,6 +269,10 @@ def test_append_of_a_batch_again_changes_nothing(tmp_path, stream, capsys):
         assert main(args) == 0
         (row,) = lines(capsys)
         assert (row["start"], row["end"], row["repeated"]) == (3, 4, repeated)
+    back = ["append", stream.url, str(file), "--writer", "etl", "--batch", "0"]
+    assert main(back) == 2
+    assert "or set --takeover once" in capsys.readouterr().err
+    assert main([*back, "--takeover"]) == 0
     assert main(["append", stream.url, str(tmp_path / "rows.txt")]) == 2
     assert "give --format" in capsys.readouterr().err
 

@@ -159,6 +159,8 @@ def test_log_lines_hold_no_control_characters(capsys, monkeypatch):
     said = capsys.readouterr().err
     assert said.startswith("segstore: folder a\\x1b")
     assert (unsafe(said), said.count("\n")) == ([], 1)
+    logging.getLogger("segstore_ds.read").warning("stream.readers.register('r', start='head')")
+    assert capsys.readouterr().err == "segstore: segstore readers URL --reset r head\n"
 
 
 def test_pages_hold_no_control_characters(stream, capsys):
