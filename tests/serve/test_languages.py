@@ -53,6 +53,6 @@ def test_go(place, tmp_path):
 def test_javascript(place, tmp_path):
     shutil.copy(DOCS / "flight.mjs", tmp_path)
     page = (DOCS / "other_engines.md").read_text(encoding="utf-8")
-    packages = re.findall(r"`npm install (.*?)`", page)[0].split()
+    packages = re.findall(r"`npm install (.*?) && node flight.mjs", page)[0].split()
     _run("npm", "install", "--no-audit", "--no-fund", *packages, folder=tmp_path)
     assert _run("node", "flight.mjs", place, folder=tmp_path) == SEEN
