@@ -63,7 +63,7 @@ class _Commands(TyperGroup):
             super().invoke(ctx)
             sys.stdout.flush()  # now: a failure at exit would set no exit status
         except SegstoreError as error:
-            known, own = self._options(ctx), self._options(ctx)(ctx.invoked_subcommand or "")
+            known, own = _options(ctx), _options(ctx)(ctx.invoked_subcommand or "")
             error.respell(lambda text: spell_flags(spell_calls(text, known), own))
             newer = isinstance(error, UnsupportedVersionError)
             if ctx.invoked_subcommand in _RESCUES and isinstance(error, FormatError) and not newer:
@@ -92,14 +92,15 @@ class _Commands(TyperGroup):
         _report_failure(failure, status, as_json=bool(as_json))
         raise typer.Exit(status)
 
-    def _options(self, ctx: Any) -> Callable[[str], Sequence[Any]]:
-        """Return a function from a command's name to its options."""
 
-        def options(name: str) -> Sequence[Any]:
-            command = self.get_command(ctx, name)
-            return command.params if command else ()
+def _options(ctx: Any) -> Callable[[str], Sequence[Any]]:
+    """Return a function from a command's name to its options."""
 
-        return options
+    def options(name: str) -> Sequence[Any]:
+        command = ctx.command.get_command(ctx, name)
+        return command.params if command else ()
+
+    return options
 
 
 def _show_version(value: bool) -> None:
@@ -119,14 +120,14 @@ def _base(
     ] = False,
 ) -> None:
     """Append-only event streams for Spark and Python, in plain folders."""
-    ctx.obj = Run(as_json, storage_options)
+    ctx.obj = Run(as_json, storage_options, _options(ctx))
 
 
 def _run(ctx: typer.Context, *, storage_options: Options = None, as_json: Json = False) -> Run:
     """Return the run of a command; these flags may be before or after the command's name."""
     before: Run = ctx.obj
     given = before.given if storage_options is None else storage_options
-    return Run(as_json or before.as_json, given)
+    return Run(as_json or before.as_json, given, before.commands)
 
 
 # Parameters of commands that are built from flags shared by several commands.

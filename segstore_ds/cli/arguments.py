@@ -212,6 +212,11 @@ class Run:
 
     as_json: bool = False
     given: str | None = None
+    commands: Callable[[str], Iterable[Any]] = lambda _name: ()  # a command's options
+
+    def spell(self, text: str) -> str:
+        """Return an error's text, as a row or a line has it, with commands for calls."""
+        return spell_calls(text, self.commands)
 
     def options(self) -> dict[str, Any] | None:
         """Return the storage options of the flag, else of the environment, else of the config."""

@@ -98,7 +98,7 @@ def verify(run: Run, url: Url) -> None:
     for problem in found.problems:
         older = problem.version is not None
         need = f" (needed as of version {problem.version} and before)" if older else ""
-        lines.append(f"DAMAGED {problem.where}: {problem.what}{need}")
+        lines.append(f"DAMAGED {problem.where}: {run.spell(problem.what)}{need}")
     lines.append("no damage" if found.ok else f"damaged: {len(found.problems)} problems")
     run.report(found, *lines)
     if not found.ok:

@@ -65,7 +65,7 @@ def info(
         return
     known = stream.info()
     columns = {column.name: str(column.type) for column in stream.schema}
-    tables = dict(_tables(stream))
+    tables = dict(_tables(run, stream))
     keys, time = stream.settings.key_columns, stream.settings.time_column
     if run.as_json:
         indexed = {"key_columns": keys, "time_column": time}
@@ -104,13 +104,13 @@ def _writer(stream: "segstore.Stream", row: Mapping[str, Any]) -> str:
     return f"{name} (batch {row['batch_id']})"
 
 
-def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
+def _tables(run: Run, stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
     """Yield the published tables by format, each with what it shows."""
     for name in TABLE_FORMATS:
         try:
             table = stream.published.get(name)
         except segstore.SegstoreError as error:
-            yield name, f"can't be read: {error}"
+            yield name, f"can't be read: {run.spell(str(error))}"
             continue
         if table is not None:
             auto = ", published after commits" if name in stream.settings.publish else ""
@@ -121,7 +121,7 @@ def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
             by = f"newest by {', '.join(table.latest_by)} at {table.url}"
             yield f"{table.format} latest", f"{by}, {table.lag:,} events behind"
     except segstore.SegstoreError as error:
-        yield "latest", f"can't be read: {error}"
+        yield "latest", f"can't be read: {run.spell(str(error))}"
 
 
 def history(
@@ -192,7 +192,7 @@ def metrics(
         for sample in stream_samples(found)
     ]
     run.table([rows])
-    say(*(f"DAMAGED {text}" for text in found.damaged))
+    say(*(f"DAMAGED {run.spell(text)}" for text in found.damaged))
 
 
 def _print_prometheus(samples: Iterable[Any]) -> None:

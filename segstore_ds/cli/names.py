@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from segstore_ds.cli.arguments import Cut, DryRun, End, Run, Start, Url, Yes
-from segstore_ds.cli.show import ask, shown, to_json
+from segstore_ds.cli.show import ask, say, shown, to_json
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.options.table import TableFormat
 from segstore_ds.storage import resolve_location
@@ -74,6 +74,8 @@ def readers(
         return
     if release is None:
         rows = run.read(url).metadata("readers").read_all().to_pylist()
+        for row in rows:
+            row["damaged"] = row["damaged"] and run.spell(row["damaged"])
         run.table([rows], _READER)
         members = [{"reader": row["name"], **each} for row in rows for each in row["members"] or ()]
         if not run.as_json:  # where a reader's line has them
@@ -153,7 +155,11 @@ def followers(
             {"generation": generation}, f"the stream is the primary, in generation {generation}"
         )
     else:
-        run.table([[asdict(found) for found in stream.metrics().followers]])
+        found = stream.metrics().followers
+        run.table([[asdict(each) for each in found]])
+        if not run.as_json:
+            down = (each.url for each in found if each.version is None)
+            say(*(f"DOWN {place}: unreachable or promoted, so no commit passes" for place in down))
 
 
 def copy(

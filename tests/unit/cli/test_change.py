@@ -262,6 +262,10 @@ def test_followers(stream, tmp_path, capsys):
     assert main(["followers", stream.url, "--json"]) == 0
     lag = {"version": stream.refresh().version, "lag_versions": 0, "lag_events": 0}
     assert done(capsys) == {"url": f"file://{url}", **lag}
+    Path(url).rename(f"{url}-away")
+    assert main(["followers", stream.url]) == 0
+    assert f"DOWN file://{url}: unreachable" in capsys.readouterr().out
+    Path(f"{url}-away").rename(url)
     assert main(["followers", url, "--promote", "--yes", "--json"]) == 0
     assert done(capsys) == {"generation": 1}
     assert main(["followers", stream.url, "--remove", url]) == NOT_CONFIRMED
@@ -388,6 +392,15 @@ def test_a_reader_is_moved_to_a_cut(stream, capsys):
         reader.publish(3)
     assert main(["readers", stream.url, "--reset", "nobody", "1", "--yes"]) == 2
     assert main(["readers", stream.url, "--reset", "r", "9", "--yes"]) == 2
+
+
+def test_damaged_reader_is_named_with_the_command_for_it(stream, tmp_path, capsys):
+    """By what looks at all readers; only the newest record is gone."""
+    stream.readers.register("r").publish(2)
+    max((tmp_path / "clicks/readers/r").iterdir()).unlink()
+    for command in ("readers", "metrics", "verify"):
+        assert main([command, stream.url]) == (DAMAGED if command == "verify" else 0)
+        assert "with segstore readers URL --release NAME" in capsys.readouterr().out
 
 
 def test_pins_are_listed_and_released(stream, tmp_path, capsys):
