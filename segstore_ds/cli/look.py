@@ -248,8 +248,8 @@ def show(
 
 def docs(
     run: Run,
-    page: Annotated[
-        str | None,
+    words: Annotated[
+        list[str] | None,
         typer.Argument(
             metavar="PAGE",
             help="A page, an error's code, or words to search for; leave it out to list the pages.",
@@ -257,6 +257,7 @@ def docs(
     ] = None,
 ) -> None:
     """Read or search the documentation that is installed."""
+    page = " ".join(words) if words else None
     root = resources.files("segstore_ds")
     paths = [*root.joinpath("docs").iterdir(), *map(root.joinpath, _PAGES)]
     names = (path.name.lower().removesuffix(".md") for path in paths)

@@ -101,7 +101,8 @@ def _reset(run: Run, url: str, name: str, cut: str, *, dry_run: bool, yes: bool)
     if dry_run:
         run.report({"dry_run": True, **done}, f"would move {moves}")
         return
-    ask(f"Move {moves}? What reads by this name now ends and has to be started again.", yes=yes)
+    ends = "What reads by this name ends with its next batch and has to be started again"
+    ask(f"Move {moves}? {ends}; a streaming query also needs a new checkpoint.", yes=yes)
     stream.readers.reset(name, offset)
     run.report(done, f"moved {moves}")
 

@@ -189,7 +189,8 @@ class NamedReader:
         if seen.record.resets != self._seen.record.resets:
             raise ReaderConflictError(
                 "the reader was reset to another position",
-                remedy="start again: register the reader, or follow, without a start",
+                remedy="start again: register the reader, or follow, without a start; a streaming "
+                "query goes there with a new checkpoint and takeover=True",
                 reader=self.name,
                 offset=seen.record.offset,
             )

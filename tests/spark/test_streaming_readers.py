@@ -64,6 +64,20 @@ def test_query_whose_checkpoint_is_lost_takes_over_and_goes_on(stream, query, re
             call()
 
 
+def test_reset_of_a_querys_reader_needs_a_new_checkpoint(stream, query) -> None:
+    """The query ends and says so; a new one begins at the cut."""
+    old = query()
+    end = ask(old, old.initialOffset())
+    ask(old, end)
+    stream.readers.reset("etl", 5)
+    stream.append(numbers(30, 40))
+    later = ask(old, end)
+    with pytest.raises(ReaderConflictError, match="with a new checkpoint and takeover=true"):
+        ask(old, later)
+    new = query(takeover=True)
+    assert ask(new, new.initialOffset())["origin"] == 5
+
+
 def test_position_is_what_spark_has_done_not_what_it_was_given(stream, query) -> None:
     """A batch that is still running is held back; the commit publishes it as well."""
     reader = query(maxRowsPerTrigger=10)

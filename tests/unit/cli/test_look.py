@@ -210,8 +210,9 @@ def test_docs_has_the_reference_with_docstrings(capsys):
     ],
 )
 def test_docs_finds_what_people_of_other_systems_call_it(words, page, capsys):
-    assert main(["docs", words, "--json"]) == 0
-    assert page in [row["page"] for row in lines(capsys)]
+    for line in ([words], words.split()):
+        assert main(["docs", *line, "--json"]) == 0
+        assert page in [row["page"] for row in lines(capsys)]
 
 
 def test_docs_shows_what_to_do_about_an_error(capsys):
