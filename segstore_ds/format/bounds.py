@@ -29,7 +29,7 @@ _MAX_CHAR = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
 
 _NOTHING: Mapping[str, pa.Array] = MappingProxyType({})
-_UNBOUNDED = frozenset(("null", "struct", "map", "list"))
+_UNBOUNDED = frozenset((lib.Type_NA, lib.Type_STRUCT, lib.Type_MAP, lib.Type_LIST))
 _TEXT, _BINARY = lib.Type_STRING, lib.Type_BINARY
 _FLOATS = frozenset((lib.Type_FLOAT, lib.Type_DOUBLE, lib.Type_HALF_FLOAT))
 
@@ -60,8 +60,7 @@ def label_of(field: pa.Field) -> str | None:
     >>> label_of(pa.field("ts", pa.timestamp("us", "UTC")))
     'timestamp:ts'
     """
-    kind = kind_of(field.type)
-    return None if kind in _UNBOUNDED else f"{kind}:{field.name}"
+    return None if field.type.id in _UNBOUNDED else f"{kind_of(field.type)}:{field.name}"
 
 
 def labels_of(field: pa.Field) -> list[str]:
@@ -90,7 +89,7 @@ def as_floats(bounds: Bounds) -> Bounds:
 
 def columns_with_stats(schema: pa.Schema) -> list[str]:
     """Return the names of the columns that get statistics: all but nested ones and nulls."""
-    return [field.name for field in schema if kind_of(field.type) not in _UNBOUNDED]
+    return [field.name for field in schema if field.type.id not in _UNBOUNDED]
 
 
 def compute(
@@ -115,11 +114,11 @@ def compute(
                 "no such column for statistics", column=name, columns=schema.names
             )
         array = batch.column(index)
-        if (kind := kind_of(array.type)) not in _UNBOUNDED:
+        if array.type.id not in _UNBOUNDED:
             nulls, low, high = array.null_count, None, None
             if nulls < len(array) and name not in unbounded:
                 low, high = _bounds_of(array, distinct.get(name, array))
-            result[f"{kind}:{name}"] = Bounds(low, high, nulls)
+            result[f"{kind_of(array.type)}:{name}"] = Bounds(low, high, nulls)
     return result
 
 

@@ -7,6 +7,7 @@ Pure. Decoding a commit file does not verify its frames, so a damaged frame hide
 """
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -16,12 +17,13 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.arrow.segment import ArrowEncoder, ArrowIndex
-from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
+from segstore_ds.format.root import InlineFrame, Root, SegmentEntry, frame_of
 from segstore_ds.format.statistics import Stats, entry_stats, parse_piece
 
 FRAME_MOST_BYTES = 4096  # larger frames become objects
 SHARE_BYTES = 10 << 10  # most bytes of all frames in a commit file: each commit writes them again
 SHARE_HARD_BYTES = 24 << 10  # the same, after a lost race
+_data_of = attrgetter("data")
 _NO_STATS = Stats(1, {})
 
 
@@ -44,13 +46,13 @@ def lay_out(frames: Iterable[Frame]) -> tuple[bytes, SegmentEntry]:
 
 def join_frames(entries: Iterable[SegmentEntry]) -> bytes:
     """Return the frames of inline entries, joined."""
-    return b"".join([entry.frame.data for entry in entries if entry.frame])
+    return b"".join(map(_data_of, filter(None, map(frame_of, entries))))
 
 
 def attach_to(entries: Iterable[SegmentEntry], frames: bytes, *, where: str) -> None:
     """Set the frames of entries that were just parsed from what `join_frames` returned."""
     start = 0
-    for frame in [entry.frame for entry in entries if entry.frame]:
+    for frame in filter(None, map(frame_of, entries)):
         # Safe, as nobody else has it yet; copies would take a tenth of a poll's time.
         object.__setattr__(frame, "data", frames[start : start + frame.size])
         start += frame.size

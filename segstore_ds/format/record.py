@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, lru_cache, partial
-from itertools import compress
+from itertools import compress, repeat
 from operator import attrgetter, is_, is_not
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -119,6 +119,7 @@ def encode_after(
     found: dict[str, str] = {} if known is None else {**known.fields}
     cells, dumpers = cells_of(record), _dumpers(kind)
     olds = (None,) * len(cells) if known is None else cells_of(known.record)
+    (atoms, are_within), plain = _atoms(kind), dict[str, Any]()
     given, texts = dict[str, Any](), dict[str, str]()
     fields: Iterable[tuple[str, Any, Any]] = zip(dumpers, cells, olds, strict=True)
     if known is not None:
@@ -127,9 +128,10 @@ def encode_after(
         if type(value) is type(old) in _ATOMS and value == old:
             continue
         number = type(value) is int
-        if number or (type(value) is str and value.isascii() and value.isalnum()):
-            text = f'"{name}":{value}' if number else f'"{name}":"{value}"'
-            given[name], texts[name], found[name] = value, text, text
+        word = type(value) is str and value.isascii() and value.isalnum()
+        if (number or word) and atoms.get(name) is type(value):
+            found[name] = f'"{name}":{value}' if number else f'"{name}":"{value}"'
+            plain[name] = value  # its text reads back as the same value
         elif name in absent and value in _EMPTY:
             found.pop(name, None)
         else:
@@ -138,37 +140,38 @@ def encode_after(
             given[name], texts[name], found[name] = made
     if known is None or (_is_open(kind) and record.extra is not known.record.extra):
         extra = {**record.extra, **beside} if _is_open(kind) else beside
-        for name in found.keys() - loads.keys() - extra.keys():
-            del found[name]
-        for name in extra.keys() - loads.keys():
-            texts[name] = found[name] = f"{_text_of(name)}:{_text_of(extra[name])}"
+        more = [(name, _text_of(name)) for name in extra.keys() - loads.keys()]
+        added = {name: f"{text}:{_text_of(extra[name])}" for name, text in more}
+        kept = loads.keys() | extra.keys()
+        found = {name: text for name, text in found.items() if name in kept} | added
+        texts |= added
     parsed = parse_json(f"{{{','.join(texts.values())}}}", where=where)
     read = {name: loads[name](parsed[name], where) for name in given}
+    for name in () if are_within(record) else plain:
+        loads[name](plain[name], where)
     if known is None or found.keys() != known.fields.keys():
         found = dict(sorted(found.items()))
-    return Encoded(record, found), News(given, read)
+    return Encoded(record, found), News(plain | given, plain | read)
 
 
 def _encode_new(
     name: str, dump: _Dump | None, value: Any, old: Any, text: str
 ) -> tuple[Any, str, str]:
     """Return what is new in a field's value, the JSON of that, and the JSON of the whole field."""
-
-    def text_of(part: Any) -> str:
-        return f'"{name}":{_text_of(part if dump is None else dump(part))}'
-
+    part, grown = value, False
     if type(value) is tuple and old:
-        items = value[len(old) :]
-        if items and all(map(is_, value, old)):  # most tuples grow at their end
-            added = text_of(items)
-            return items, added, f"{text[:-1]},{added[len(name) + 4 :]}"
-        same = {*map(id, old)}
-        items = tuple([item for item in value if id(item) not in same])
-        return items, text_of(items), text_of(value)
-    if type(value) is dict and old:
-        new = {key: item for key, item in value.items() if old.get(key) is not item}
-        return new, text_of(new), text_of(value)
-    return value, (whole := text_of(value)), whole
+        part = value[len(old) :]
+        grown = bool(part) and all(map(is_, value, old))  # most tuples grow at their end
+        if not grown:
+            same = {*map(id, old)}
+            part = tuple([item for item in value if id(item) not in same])
+    elif type(value) is dict and old:
+        part = {key: item for key, item in value.items() if old.get(key) is not item}
+    new = _text_of(part if dump is None else dump(part))
+    if grown:
+        return part, f'"{name}":{new}', f"{text[:-1]},{new[1:]}"
+    whole = new if part is value else _text_of(value if dump is None else dump(value))
+    return part, f'"{name}":{new}', f'"{name}":{whole}'
 
 
 def take_format(value: Any, known: int, *, what: str, where: str) -> Mapping[str, Any]:
@@ -390,7 +393,7 @@ def _items(kind: Any, each: Any, name: str) -> _Load:
     def load(value: Any, where: str) -> Any:
         if type(value) is not list:
             raise _wrong(where, name, "a list")
-        return kind([item(each, where) for each in value]) if value else kind()
+        return kind(map(item, value, repeat(where))) if value else kind()
 
     return load
 
@@ -468,24 +471,42 @@ def _plain_test(kind: Any, cell: str) -> str | None:
     if type(None) in get_args(kind):
         test = _plain_test(get_args(kind)[0], cell)
         return test and f"({cell} is None or {test})"
-    told = {type(note): note for note in notes}
-    bounds, limit = told.get(Range, Range()), told.get(Limit, Limit())
     if kind not in (int, str):
         return None
+    return f"type({cell}) is {kind.__name__} and {_range_test(kind, notes, cell)}"
+
+
+def _range_test(kind: Any, notes: Iterable[Any], cell: str) -> str:
+    """Return a test of an integer's range or a text's length as code."""
+    told = {type(note): note for note in notes}
+    bounds, limit = told.get(Range, Range()), told.get(Limit, Limit())
     size = f"len({cell}) <= {limit.characters}"
-    within = f"{bounds.least} <= {cell} <= {bounds.most}" if kind is int else size
-    return f"type({cell}) is {kind.__name__} and {within}"
+    return f"{bounds.least} <= {cell} <= {bounds.most}" if kind is int else size
+
+
+def _plain_fields(kind: Any) -> Mapping[str, Any]:
+    """Return the types of the fields that are plain integers or texts."""
+    return {
+        name: each
+        for name, each in stored_fields(kind).items()
+        if not (_checks_of(each) or ABSENT in _notes(each)[1]) and _plain_test(each, "")
+    }
+
+
+@cache
+def _atoms(kind: Any) -> tuple[Mapping[str, type], Callable[[Any], bool]]:
+    """Return the types of the fields that are never None, and a test of a record's values."""
+    found = {name: _notes(each) for name, each in _plain_fields(kind).items()}
+    found = {name: (plain, notes) for name, (plain, notes) in found.items() if plain in _ATOMS}
+    tests = [_range_test(*each, f"row.{name}") for name, each in found.items()]
+    return {name: plain for name, (plain, _) in found.items()}, _all_of(tests)
 
 
 def _object(kind: Any) -> _Load:
     stored = stored_fields(kind)
     loads = [(name, *_absence(each, name)) for name, each in stored.items()]
-    tests = {
-        name: test
-        for name, each in stored.items()
-        if not (_checks_of(each) or ABSENT in _notes(each)[1])
-        and (test := _plain_test(each, f"row[{name!r}]"))
-    }
+    plain = _plain_fields(kind).items()
+    tests = {name: _plain_test(each, f"row[{name!r}]") or "" for name, each in plain}
     are_plain = _all_of(tests.values())
     others = [each for each in loads if each[0] not in tests]
     is_open = _is_open(kind)
@@ -541,7 +562,7 @@ def _dumper(kind: Any) -> _Dump | None:
         return lambda value: {name: item(each) for name, each in value.items()}
     if type(None) in args:
         return lambda value: None if value is None else item(value)
-    return lambda value: [item(each) for each in value]
+    return lambda value: [*map(item, value)]
 
 
 @cache

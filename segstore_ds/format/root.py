@@ -52,7 +52,9 @@ _Id = Annotated[str, Limit(100)]
 _Text = Annotated[str, Limit(1000)]
 _StatusPath = Annotated[str, Limit(300), names.check_status_path]
 _Fingerprint = Annotated[str, Limit(1000), decode_fingerprint]
-_rows_of = attrgetter("rows")
+# For loops in C: a root has hundreds of rows.
+_rows_of, _number_of, _data_of = attrgetter("rows"), attrgetter("number"), attrgetter("data")
+frame_of = attrgetter("frame")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +317,7 @@ class Root:
 
     def check_stored(self, where: str) -> None:
         """Raise CorruptionError if the stream id, epochs' numbers or kept versions are wrong."""
-        if not self.epochs or any(each.number != n for n, each in enumerate(self.epochs)):
+        if [*map(_number_of, self.epochs)] != [*range(max(len(self.epochs), 1))]:
             raise CorruptionError("epochs are not numbered from 0", where=where)
         if not self.kept.keys() <= self.tags.keys():
             raise CorruptionError("a version is kept without a tag", where=where)
@@ -377,7 +379,7 @@ class Root:
     @property
     def inline_bytes(self) -> int:
         """The size of the frames after the body of the commit file."""
-        return sum([len(entry.frame.data) for entry in self.entries if entry.frame])
+        return sum(map(len, map(_data_of, filter(None, map(frame_of, self.entries)))))
 
 
 def property_of(root: Root, name: str, kind: type[T]) -> T | None:

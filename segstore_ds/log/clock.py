@@ -66,7 +66,8 @@ class Skew:
 
     def has_moved(self) -> bool:
         """Tell whether this machine's clock was set since the last comparison."""
-        return abs(self._read_offset_s() - self._offset_s) > CLOCK_MOVED_S
+        clock = self._clock
+        return abs(clock.wall_us() / 1e6 - clock.boot_s() - self._offset_s) > CLOCK_MOVED_S
 
     def is_known(self) -> bool:
         """Tell whether the clocks were compared a short time ago."""

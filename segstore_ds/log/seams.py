@@ -24,8 +24,8 @@ _LOG = logging.getLogger(__name__)
 class Seam:
     """A room's part in the commits of one stream; this class does nothing.
 
-    A *mirror* is another folder with the same stream, byte for byte. A room takes part if the root
-    has its property, and before the put also if the base has it.
+    A *mirror* is another folder with the same stream, byte for byte. A room takes part in a commit
+    if the root or its base has the room's property.
     """
 
     def before_staging(self, root: Root) -> None:
@@ -99,8 +99,8 @@ class Seams:
     def staging(self, root: Root) -> Storage:
         """Return the folder to stage in for a commit on a root."""
         storage = self._files.storage
-        seam = self.of(root) if storage.mirrors is None else self.room()
-        return seam.staging(storage, root)
+        joined = storage.mirrors is not None or SEAM_PROPERTY in root.properties
+        return self.room().staging(storage, root) if joined else storage
 
     def copies(self, root: Root) -> Iterator[MetadataLog[Root]]:
         """Yield the logs in all mirrors; sends no request."""

@@ -31,7 +31,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.inline import frame_is_sound
 from segstore_ds.format.names import LOG_FOLDER
-from segstore_ds.format.root import InlineFrame, Root, check_writable
+from segstore_ds.format.root import Root, SegmentEntry, check_writable
 from segstore_ds.log.clock import CLOCK_LIMIT_US, SYSTEM_CLOCK, Clock, Skew
 from segstore_ds.log.commit import (
     COMMIT_ATTEMPTS,
@@ -83,10 +83,6 @@ class _Locks:
         self.state, self.commit = threading.Lock(), threading.RLock()
 
 
-def _frames_of(root: Root) -> dict[int, InlineFrame]:
-    return {id(entry.frame): entry.frame for entry in root.entries if entry.frame}
-
-
 class StreamLog:
     """The batch metadata log of one stream, with the newest root this handle has seen.
 
@@ -112,7 +108,7 @@ class StreamLog:
         self.seams = Seams(self.files, clock)
         self._base: Base | None = None
         self._seen: Seen | None = None  # kept when an unknown outcome clears the base
-        self._compared: dict[int, InlineFrame] = {}  # checked frames of the last base, by `id`
+        self._compared: tuple[SegmentEntry, ...] = ()  # of the last base, with checked frames
         self._hints = HintPace(storage, clock)
         self._skew = Skew(clock)
         self._turns = Turns(clock)
@@ -298,10 +294,11 @@ class StreamLog:
                     self.history, base.root, change, slot, transaction=transaction, meter=meter
                 )
                 # Before the put: a failure here commits nothing.
-                self.seams.of(base.root, root).before_put(base.root, root)
+                seam = self.seams.of(base.root, root)
+                seam.before_put(base.root, root)
                 # Put the root under the next version, if absent: this decides the race.
                 if self._try(base, root, meter):
-                    self.seams.of(root).before_ack(root)
+                    seam.before_ack(root)
                     # Acknowledged. The hint only makes the next open cheaper.
                     self._hint(root)
                     log_commit(self.storage.url, root.history[-1])
@@ -393,14 +390,14 @@ class StreamLog:
 
     def _with_sound_frames(self, base: Base) -> Base:
         """Return the base, read again if a frame is damaged: the next commit repeats its bytes."""
-        before, self._compared = self._compared, _frames_of(base.root)
-        new = [frame for key, frame in self._compared.items() if key not in before]
+        known, self._compared = {*map(id, self._compared)}, base.root.entries
+        new = [frame for each in self._compared if id(each) not in known and (frame := each.frame)]
         if all(map(frame_is_sound, new)):
             return base
         again = self.files.get(base.root.version)
         if again is None or again.transaction != base.root.transaction:
             return base  # no longer in the log, which the commit will detect
-        self._compared = _frames_of(again)
+        self._compared = again.entries
         with self._locks.state:
             found = replace(base, root=again)
             self._base = found if self._base is base else self._base

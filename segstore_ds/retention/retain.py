@@ -289,10 +289,9 @@ class AutoRetain:
         """Apply the policy if there is one and a minute has passed since the last time."""
         # This may read the root: after a merge with an unknown outcome, the handle has none.
         text = self._context.log.root.properties.get(RETENTION_PROPERTY)
-        now = self._context.clock.boot_s()
-        if text is None or now - self._applied_s < EVERY_S:
+        if text is None or (now_s := self._context.clock.boot_s()) - self._applied_s < EVERY_S:
             return
-        self._applied_s = now
+        self._applied_s = now_s
         apply_policy(self._context, parse_policy(text))
 
 

@@ -194,7 +194,7 @@ class AutoUpkeep:
         """Start the rounds that may be due; sends no request if none is."""
         if not self._turn.acquire(blocking=False):
             return
-        clock, held = self._context.clock, True
+        clock, held = self._context.log.clock, True
         try:
             due = self._due(clock.boot_s())
             if due:

@@ -103,7 +103,9 @@ def epoch_schema(status: SchemaTexts, epoch: Epoch) -> pa.Schema:
 
 def stream_schema(status: SchemaTexts, root: Root) -> pa.Schema:
     """Return a stream's schema as of a root, with the names that callers see."""
-    return named_schema(epoch_schema(status, root.epoch), root.epoch.names)
+    epoch = root.epochs[-1]
+    schema = epoch_schema(status, epoch)
+    return named_schema(schema, epoch.names) if epoch.names else schema
 
 
 def called_columns(status: SchemaTexts, epoch: Epoch) -> dict[str, str]:
@@ -116,7 +118,7 @@ def plan_epochs(
     root: Root, change: SchemaChange, status: SchemaTexts
 ) -> tuple[tuple[Epoch, ...], int]:
     """Return the epochs after a commit, and the number of the one that the staged bytes have."""
-    epoch = root.epoch
+    epoch = root.epochs[-1]
     text, spark = status.schema_texts(epoch)
     newest = decode_schema(text)
     # Spark schemas that differ may be equal in Arrow: collations, char lengths, interval fields.

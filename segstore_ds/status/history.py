@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -192,7 +193,7 @@ class History(RowsTable[pa.RecordBatch]):
         if LIMITS.are_passed(slot, rows=len(root.history) + 1, text_bytes=size):
             part = self.put(root.version, to_batch(root.history))
             root = replace(root, history=(), history_parts=(*root.history_parts, part))
-        return self.spill(root, slot)
+        return self.spill(root, slot) if root.history_parts else root
 
     def ref_of(self, path: str, size: int, rows: pa.RecordBatch) -> PartRef:
         """Return the reference to a part. Pure."""
@@ -257,7 +258,8 @@ def _changes(old: Root | None, new: Root, known: Mapping[str, Any]) -> str | Non
         found["columns"] = {
             one or stored: other for stored, (one, other) in named.items() if one != other
         }
-    found = {name: value for name, value in found.items() if value not in ([], {})}
+    if found:
+        found = {name: value for name, value in found.items() if value not in ([], {})}
     if not found:
         return None
     text = build_json(found).decode()
@@ -288,8 +290,7 @@ _texts_of = attrgetter("writer_id", "client", "application", "merged")
 
 
 def _texts_bytes(rows: Sequence[HistoryRow]) -> int:
-    texts = {text for each in {*map(_texts_of, rows)} for text in each if text}
-    return sum(map(len, texts))
+    return sum(map(len, {*chain.from_iterable({*map(_texts_of, rows)})} - {None}))
 
 
 def _moment(batch: pa.RecordBatch, place: int) -> Moment:

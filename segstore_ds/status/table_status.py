@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 from typing import Self
 
 import numpy as np
@@ -53,6 +55,8 @@ FindFilters = Callable[[Sequence[SegmentEntry]], Sequence[SegmentFilters]]
 
 
 _ALL = (0, 0)
+_parts_of, _stats_of = attrgetter("parts"), attrgetter("stats")
+_schemas_of = attrgetter("schema", "spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +237,14 @@ class TableStatus(SchemaTexts):
             root = self.outline(root)
             if SEGMENTS.are_passed(slot, rows=len(root.entries), text_bytes=_stats_bytes(root)):
                 root = self._spill_entries(root)
-        root = self.table.spill(root, slot)
+        if root.parts:
+            root = self.table.spill(root, slot)
         if root.lists and root.lists[0].start < root.head:
             # Cheap if nothing is to do: the list is cached.
             root = self._trim_lists(root, slot)
-        return self.retired.tidy(self.writers.tidy(root, slot), slot)
+        if root.writers or root.writers_parts:
+            root = self.writers.tidy(root, slot)
+        return self.retired.tidy(root, slot) if root.retired or root.retired_parts else root
 
     def outline(self, root: Root) -> Root:
         """Return the root with its inline segments written as objects."""
@@ -371,7 +378,7 @@ def parts_and_lists(root: Root) -> tuple[PartRef, ...]:
     """Return the parts and lists of all tables that a root itself names. Pure."""
     return (
         *(*root.lists, *root.parts, *root.history_lists, *root.history_parts),
-        *(kept.parts for kept in root.kept.values() if kept.parts is not None),
+        *filter(None, map(_parts_of, root.kept.values())),
         *(*root.retired_lists, *root.retired_parts, *root.writers_lists, *root.writers_parts),
     )
 
@@ -379,11 +386,12 @@ def parts_and_lists(root: Root) -> tuple[PartRef, ...]:
 def _is_heavy(root: Root, inline_bytes: int, stats_bytes: int) -> bool:
     """Tell whether a commit file with these inline segments would exceed its 64 KiB."""
     refs = parts_and_lists(root)
-    timed = [ref for ref in refs if ref.stats is not None]
+    timed = [*filter(None, map(_stats_of, refs))]
     counted = (refs, timed, root.retired, root.tags, root.pins, root.epochs, root.entries)
     rows = sum(map(len, counted)) + 2 * len(root.history)
-    texts = [len(epoch.schema or "") + len(epoch.spark or "") for epoch in root.epochs]
-    guess = _ROW_BYTES * rows + sum(texts) + text_bytes(root.writers) + stats_bytes
+    texts = filter(None, chain.from_iterable(map(_schemas_of, root.epochs)))
+    guess = _ROW_BYTES * rows + sum(map(len, texts)) + stats_bytes
+    guess += text_bytes(root.writers) if root.writers else 0
     if guess + inline_bytes < ROOT_BYTES:
         return False  # the encoded root is smaller than the guess
     return len(encode_envelope(encode_root(root))) + inline_bytes > ROOT_BYTES
@@ -391,7 +399,7 @@ def _is_heavy(root: Root, inline_bytes: int, stats_bytes: int) -> bool:
 
 def _stats_bytes(root: Root) -> int:
     """Return about how many bytes the entries' statistics take in a commit file."""
-    texts = [entry.stats for entry in root.entries if entry.stats is not None]
+    texts = [*filter(None, map(_stats_of, root.entries))]
     plain = sum(map(len, texts))
     if plain <= SEGMENTS.text_bytes:
         return plain

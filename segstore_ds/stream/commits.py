@@ -7,7 +7,8 @@ hint is not among them: the log writes it with every commit, of any writer.
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, is_
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ from segstore_ds.retention.retain import AutoRetain
 from segstore_ds.retention.upkeep import UPKEEP, AutoUpkeep, Round
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream.latest_table import LATEST
-from segstore_ds.write.append import Appender, AppendPlan, check_stream, has_rules
+from segstore_ds.write.append import Appender, AppendPlan, check_stream, has_rules, segments_of
 from segstore_ds.write.inputs import ArrowInput, as_input
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.layout import Layout
@@ -74,11 +75,12 @@ class Commits:
             raise ClosedError("write job has ended", remedy="write the data again", token=job.token)
         repeated = job.transaction in self._jobs
         self._remember(job, _TRIED)
-        staged = tuple([segment for task in tasks for segment in task.segments])
+        staged = tuple(chain.from_iterable(map(segments_of, tasks)))
         segments, ours = staged, list[SegmentEntry]()
         try:
             check_stream(self._context.log.root, job.stream_id)
-            self.appender.check_visible(tasks, job)
+            if staged:
+                self.appender.check_visible(tasks, job)
             frame = self.appender.join_inline(tasks, job)
             if frame is None:
                 segments = self.appender.stage_inline(tasks, token=job.token, storage=job.storage)
@@ -125,6 +127,8 @@ class Commits:
 
 _MERGING, _RETENTION = best_effort("merging status parts"), best_effort("retention")
 _UPKEEP = best_effort("upkeep")
+_merged_by = attrgetter("properties", "parts", "retired_parts", "writers_parts", "history_parts")
+_NEVER = (None,) * 5
 _PUBLISHING = Round(
     "publishing", may_auto_publish, lambda own, _: run_auto_publish(own), AUTO_PUBLISH
 )
@@ -135,13 +139,17 @@ class AfterCommit:
 
     def __init__(self, context: StreamContext) -> None:
         self._context = context
+        self._merged: Sequence[object] = _NEVER  # parts of the root for which no merge was due
         self._retain = AutoRetain(context)
         self._upkeep = AutoUpkeep(context, (UPKEEP, EXPIRY, _PUBLISHING, LATEST))
 
     def run(self, compact: Layout | None) -> None:
         """Run each step that is due; a step that fails is logged and the next one runs."""
-        with _MERGING:
-            run_due_merge(self._context)
+        parts = _merged_by(self._context.log.root)
+        if not all(map(is_, parts, self._merged)):  # usually a commit changes none of them
+            with _MERGING:
+                run_due_merge(self._context)
+                self._merged = parts
         if compact is not None:
             with best_effort("compaction"):
                 run_auto_compact(self._context, compact)

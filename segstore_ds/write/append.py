@@ -10,6 +10,7 @@ on the newer root.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import attrgetter
 from typing import Self
 
@@ -42,6 +43,7 @@ from segstore_ds.write.job import WriteJob
 from segstore_ds.write.staged import StagedTask, check_floor
 from segstore_ds.write.task_writer import stage_frames
 
+segments_of, _frames_of, _facts_of = map(attrgetter, ("segments", "frames", "facts"))
 _JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # joined, frames of several tasks are much smaller
 
 
@@ -66,7 +68,7 @@ class AppendPlan:
         frame: Frame | None = None,
     ) -> Self:
         """Return the plan that commits these segments or this frame, which hold the tasks' rows."""
-        return cls(job, tuple(segments), gather_facts([task.facts for task in tasks]), frame)
+        return cls(job, tuple(segments), gather_facts([*map(_facts_of, tasks)]), frame)
 
 
 def check_stream(root: Root, stream_id: str | None) -> None:
@@ -125,9 +127,10 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
     """Return the root with segments appended in the plan's order, still without its place. Pure."""
     job = plan.job
     first = epoch << 32 | root.next_segment
-    entries = [segment.numbered(first + place) for place, segment in enumerate(plan.segments)]
     if plan.frame is not None:
-        entries.append(encoded_entry(first, plan.frame))
+        entries = [encoded_entry(first, plan.frame)]
+    else:
+        entries = [segment.numbered(first + place) for place, segment in enumerate(plan.segments)]
     rows = plan.facts.rows
     tail = root.tail + rows
     writers, key = root.writers, job.request.writer
@@ -219,8 +222,8 @@ class Appender:
 
     def join_inline(self, tasks: Sequence[StagedTask], job: WriteJob) -> Frame | None:
         """Return all events of a write as one frame, if it is small enough to be inline."""
-        frames = [frame for task in _ordered(tasks) for frame in task.frames]
-        if not frames or [task for task in tasks if task.segments]:
+        frames = [*chain.from_iterable(map(_frames_of, _ordered(tasks)))]
+        if not frames or any(map(segments_of, tasks)):
             return None
         frame = frames[0]
         if len(frames) > 1:

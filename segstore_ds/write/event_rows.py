@@ -15,6 +15,7 @@ from contextlib import suppress
 from copy import deepcopy
 from decimal import Decimal
 from itertools import accumulate, chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -119,11 +120,16 @@ def few_rows(events: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch | None:
     """Return a few dicts of plain values as a batch; None if values have to be checked singly."""
     if len(events) > BATCH_ROWS or {*map(type, events)} != {dict}:
         return None
-    if not {*chain.from_iterable(events)} <= {*schema.names}:
+    names = schema.names
+    if not {*chain.from_iterable(events)} <= {*names}:
         return None
+    columns: Iterable[Sequence[Any]]
+    if {*map(len, events)} == {len(names)} and len(names) > 1:
+        columns = zip(*map(itemgetter(*names), events), strict=True)  # a loop in C
+    else:
+        columns = ([event.get(name) for event in events] for name in names)
     arrays = []
-    for field in schema:
-        values = [event.get(field.name) for event in events]
+    for field, values in zip(schema, columns, strict=True):
         if not {*map(type, values)} <= _PLAIN_TYPES.get(field.type.id, frozenset()):
             return None
         try:
@@ -135,21 +141,25 @@ def few_rows(events: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch | None:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _plain_array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _plain_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return plain values as an array; `pa.array` would import pandas if it is installed."""
-    valid = _bits([value is not None for value in values]) if None in values else None
+    valid = None
+    if None in values:
+        valid = _bits([value is not None for value in values])
+        empty: Any = "" if t.is_string(kind) else b"" if t.is_binary(kind) else 0
+        values = [empty if value is None else value for value in values]
     if t.is_boolean(kind):
         parts = [_bits(values)]
     elif t.is_primitive(kind):
         code = "d" if t.is_floating(kind) else _CODES[kind.bit_width]
-        parts = [array(code, [0 if value is None else value for value in values])]
+        parts = [array(code, values)]
     else:
-        items = [value.encode() if type(value) is str else value or b"" for value in values]
+        items = [*map(str.encode, values)] if t.is_string(kind) else values
         parts = [array("i", accumulate(map(len, items), initial=0)), b"".join(items)]
     return pa.Array.from_buffers(kind, len(values), [valid, *map(pa.py_buffer, parts)])
 
 
-def _bits(values: list[Any]) -> pa.Buffer:
+def _bits(values: Iterable[Any]) -> pa.Buffer:
     return pa.py_buffer(np.packbits([*map(bool, values)], bitorder="little"))
 
 

@@ -19,7 +19,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.format.arrow.offsets import FEW_ROWS, check_offsets, is_sound
-from segstore_ds.format.schema.codec import MONTHS, months_as_numbers
+from segstore_ds.format.schema.codec import MONTHS, months_as_numbers, type_id_of
 from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_option, check_whole
 from segstore_ds.status.writers import ERROR, WriterKey
@@ -104,8 +104,9 @@ class ArrowInput:
     def __init__(
         self, schema: pa.Schema, batches: Iterable[Any], *, source: object | None = None
     ) -> None:
-        refuse_unnamed_index(schema)
-        self._has_months = MONTHS in [kind.id for kind in schema.types]
+        if schema.metadata:
+            refuse_unnamed_index(schema)
+        self._has_months = MONTHS in map(type_id_of, schema.types)
         self.schema = _plain(schema) if self._has_months else schema
         self._batches = batches
         self._source = source
@@ -255,10 +256,11 @@ def as_input(
     source = data if items is data else None
     first = next(items, _NOTHING)
     if isinstance(first, Mapping) or (first is _NOTHING and unread and target is not None):
-        _remember(source)
+        if source is not None:
+            _remember(source)
         events = chain([] if first is _NOTHING else [first], items)
         found = _of_events(data if held else events, target, new_columns=new_columns)
-        return found.once(source)
+        return found if source is None else found.once(source)
     if not isinstance(first, pa.RecordBatch):
         raise _not_arrow(data)
     _remember(source)

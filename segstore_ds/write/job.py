@@ -149,9 +149,10 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         root = context.log.refresh()
         repeated, staged, called = _admit(context, root, request)
     check_arguments(request, called or staged.names)
+    ruled = RULES_PROPERTY in root.properties
     return WriteJob(
         storage=context.storage if repeated else context.log.seams.staging(root),
-        token=names.build_token(root.version, context.clock.new_id()[:12]),
+        token=names.build_token(root.version, context.log.clock.new_id()[:12]),
         transaction=context.log.new_transaction(),
         request=request,
         schema=staged,
@@ -161,13 +162,11 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         key_columns=key_columns_of(root),
         time_column=time_column_of(root),
         names=called,
-        rules=None if repeated else _bind(root, staged, called),
+        rules=_bind(root, staged, called) if ruled and not repeated else None,
     )
 
 
 def _bind(root: Root, staged: pa.Schema, called: tuple[str, ...]) -> "BoundRules | None":
-    if RULES_PROPERTY not in root.properties:
-        return None
     from segstore_ds.write.rules import bind_rules  # noqa: PLC0415 - few streams have rules
 
     return bind_rules(root, with_names(staged, called) if called else staged)
@@ -191,11 +190,11 @@ def _admit(
         if root.sealed:
             raise SealedError("stream is sealed", url=context.storage.url, tail=root.tail)
         request.check_expected(root)
-    anew = repeated or request.replace_schema
-    if anew and not root.epoch.names:
+    anew, epoch = repeated or request.replace_schema, root.epochs[-1]
+    if anew and not epoch.names:
         return repeated, _normal(request.schema), ()
-    text, _ = context.status.schema_texts(root.epoch)
-    known = (*root.epoch.names.items(),)
+    text, _ = context.status.schema_texts(epoch)
+    known = (*epoch.names.items(),)
     merge = None if anew else request.merge_schema
     try:
         staged, called = _fitted(text, known, request.schema.serialize().to_pybytes(), merge)

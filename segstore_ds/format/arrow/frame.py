@@ -362,8 +362,9 @@ def _fields(metadata: memoryview, place: int) -> Sequence[int]:
     start = table - int(_BACK.unpack_from(metadata, table)[0])
     (size,) = _SIZE.unpack_from(metadata, start)
     slots = min(size // 2 - 2, _MOST_SLOTS)
-    found = struct.unpack_from(f"<{slots}H", metadata, start + 4)
-    return [*[slot and table + slot for slot in found], *_ABSENT[slots:]]
+    found: list[int] = [*struct.unpack_from(f"<{slots}H", metadata, start + 4), *_ABSENT[slots:]]
+    a, b, c, d = found  # no loop: every small frame comes by here
+    return a and table + a, b and table + b, c and table + c, d and table + d
 
 
 def _buffers(metadata: memoryview, slot: int) -> Iterator[tuple[int, int]]:

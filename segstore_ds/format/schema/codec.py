@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -314,6 +315,9 @@ def _describe(field: pa.Field) -> dict[str, Any]:
         for key, value in (field.metadata or {}).items()
     }
     return {"metadata": metadata, "name": field.name, "nullable": field.nullable, "type": kind}
+
+
+type_id_of = attrgetter("id")  # of types, for loops in C
 
 
 def kind_of(data_type: pa.DataType) -> str:

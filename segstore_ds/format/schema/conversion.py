@@ -20,7 +20,7 @@ from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.rows import halve_until
-from segstore_ds.format.schema.codec import children_of, normalise_type, with_children
+from segstore_ds.format.schema.codec import children_of, normalise_type, type_id_of, with_children
 from segstore_ds.format.schema.unpacking import (
     OversizeError,
     decode_dictionary,
@@ -97,7 +97,7 @@ def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Reco
 def may_hold_decimals(schema: pa.Schema) -> bool:
     """Tell whether a batch of a schema in normal form may have a decimal with too many digits."""
     # Not cached: hashing a schema takes longer than checking the types of a few columns.
-    return not _WITH_DECIMALS.isdisjoint([kind.id for kind in schema.types])
+    return not _WITH_DECIMALS.isdisjoint(map(type_id_of, schema.types))
 
 
 def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
