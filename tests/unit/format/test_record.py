@@ -48,6 +48,7 @@ class Thing:
     """A field of every kind."""
 
     name: Annotated[str, UNSTORED]
+    word: Annotated[str, Limit(3)]
     count: Annotated[int, Range(2, 5)]
     text: Annotated[str, Limit(3), no_blank]
     sure: bool
@@ -63,11 +64,11 @@ class Thing:
 
 
 THING = Thing(
-    "n", 3, "abc", True, Point(1, 2), (Point(0, 1),), [0, 9], {"p": Point(3, 3)}, {"a": [1]}, None,
+    "n", "ab", 3, "abc", True, Point(1, 2), (Point(0, 1),), [0, 9], {"p": Point(3, 3)}, {"a": [1]}, None,
     7, {"x": 1}, {"later": None},
 )  # fmt: skip
 VALUE = {
-    "count": 3, "text": "abc", "sure": True, "point": [1, 2], "points": [[0, 1]],
+    "word": "ab", "count": 3, "text": "abc", "sure": True, "point": [1, 2], "points": [[0, 1]],
     "numbers": [0, 9], "by_name": {"p": [3, 3]}, "raw": {"a": [1]}, "anything": None, "maybe": 7,
     "more": {"x": 1}, "later": None,
 }  # fmt: skip
@@ -214,6 +215,8 @@ def test_any_text_is_encoded_as_in_the_whole(text: str) -> None:
     [
         {"sure": 1},
         {"count": True},
+        {"count": 6},
+        {"word": "abcd"},
         {"points": (*THING.points, Point(5, 4))},
         {"points": (Point(0.0, 1),)},  # type: ignore[arg-type]  # equal to the old one
         {"by_name": {"p": Point(3, "3")}},  # type: ignore[arg-type]
