@@ -145,9 +145,9 @@ class AfterCommit:
 
     def run(self, compact: Layout | None) -> None:
         """Run each step that is due; a step that fails is logged and the next one runs."""
-        parts = _merged_by(self._context.log.root)
-        if not all(map(is_, parts, self._merged)):  # usually a commit changes none of them
-            with _MERGING:
+        with _MERGING:
+            parts = _merged_by(self._context.log.root)
+            if not all(map(is_, parts, self._merged)):  # usually a commit changes none of them
                 run_due_merge(self._context)
                 self._merged = parts
         if compact is not None:

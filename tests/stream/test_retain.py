@@ -9,7 +9,7 @@ import pytest
 from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
-from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
+from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, StorageError
 from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.policies import RETENTION_PROPERTY, RetentionPolicy, parse_policy
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
@@ -177,6 +177,26 @@ def test_policy_that_cannot_be_applied_never_fails_the_commit(caplog):
         assert stream.append(numbers(30, 31)).rows == 1
     assert "retention failed and was skipped" in caplog.text
     assert stream.refresh().head == 0
+
+
+def test_root_that_cannot_be_read_after_a_commit_never_fails_it(caplog, monkeypatch):
+    """Another thread's unknown outcome has cleared what the handle knew of the log."""
+    stream, _ = make_stream(1)
+    commit = stream._commits.appender.commit
+
+    def then_forget(plan):
+        done, stream._log._base = commit(plan), None
+        return done
+
+    def fail(_log):
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(stream._commits.appender, "commit", then_forget)
+    monkeypatch.setattr(type(stream._log), "open", fail)
+    with caplog.at_level(logging.WARNING):
+        assert stream.append(numbers(10, 11)).rows == 1
+    skipped = [line for line in caplog.text.splitlines() if "failed and was skipped" in line]
+    assert len(skipped) == 3, caplog.text
 
 
 def test_policy_is_stored_under_the_names_of_the_format():

@@ -64,8 +64,8 @@ class Thing:
 
 
 THING = Thing(
-    "n", "ab", 3, "abc", True, Point(1, 2), (Point(0, 1),), [0, 9], {"p": Point(3, 3)}, {"a": [1]}, None,
-    7, {"x": 1}, {"later": None},
+    "n", "ab", 3, "abc", True, Point(1, 2), (Point(0, 1),), [0, 9], {"p": Point(3, 3)},
+    {"a": [1]}, None, 7, {"x": 1}, {"later": None},
 )  # fmt: skip
 VALUE = {
     "word": "ab", "count": 3, "text": "abc", "sure": True, "point": [1, 2], "points": [[0, 1]],
