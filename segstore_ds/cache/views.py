@@ -48,6 +48,15 @@ class BufferView:
         (piece,) = self.slice(index, index + 1).pieces
         return piece[0]
 
+    def copy_to(self, destination: Any) -> int:
+        """Copy as many bytes as fit to the start of a writable buffer; return how many."""
+        target, place = _writable(destination), 0
+        for piece in self.pieces:
+            part = piece[: len(target) - place]
+            target[place : place + len(part)] = part
+            place += len(part)
+        return place
+
     def __eq__(self, other: object) -> bool:
         """Compare by content, however it is cut into pieces."""
         if not isinstance(other, BufferView):
@@ -60,6 +69,31 @@ class BufferView:
     def crc32(self) -> int:
         """Return the CRC-32 of the content."""
         return reduce(lambda crc, piece: crc32(piece, crc), self.pieces, 0)
+
+
+class ViewReader:
+    """A position in a view, from which its bytes are read in order; a call that fails keeps it."""
+
+    __slots__ = ("_place", "_view")
+
+    def __init__(self, view: BufferView) -> None:
+        self._view, self._place = view, 0
+
+    @property
+    def available(self) -> int:
+        """How many bytes are left."""
+        return self._view.length - self._place
+
+    def read(self, length: int) -> BufferView:
+        """Return the next bytes as a view that shares memory."""
+        found = self._view.slice(self._place, self._place + operator.index(length))
+        self._place += found.length
+        return found
+
+    def read_into(self, destination: Any) -> int:
+        """Copy as many of the next bytes as fit to a writable buffer; return how many."""
+        target = _writable(destination)
+        return self.read(min(self.available, len(target))).copy_to(target)
 
 
 class ByteArraySegment(BufferView):
@@ -104,6 +138,20 @@ def _check_range(start: int, end: int | None, length: int) -> tuple[int, int]:
     if not 0 <= operator.index(start) <= last <= length:
         raise InvalidInputError("range is out of bounds", start=start, end=end, length=length)
     return start, last
+
+
+def _writable(destination: Any) -> memoryview:
+    try:
+        found = memoryview(destination).cast("B")
+    except TypeError:
+        found = memoryview(b"")
+    if found.readonly:
+        raise InvalidInputError(
+            "a destination can't be written",
+            remedy="give a bytearray, or a contiguous memoryview of one",
+            type=type(destination).__name__,
+        )
+    return found
 
 
 def _bytes_of(data: Any) -> memoryview:

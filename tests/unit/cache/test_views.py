@@ -8,7 +8,14 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from segstore_ds.cache.views import EMPTY, BufferView, ByteArraySegment, as_view, join
+from segstore_ds.cache.views import (
+    EMPTY,
+    BufferView,
+    ByteArraySegment,
+    ViewReader,
+    as_view,
+    join,
+)
 from segstore_ds.errors import InvalidInputError
 
 CONTENT = random.Random(7).randbytes(487)
@@ -67,6 +74,33 @@ def test_a_range_outside_is_refused(view, start, end):
     for ask in (lambda: view.slice(start, end), lambda: view[487], lambda: view[-1]):
         with pytest.raises(InvalidInputError, match="out of bounds"):
             ask()
+
+
+def test_copies_into_other_memory_as_much_as_fits(view):
+    for room in (0, 1, 100, 487, 900):
+        target = bytearray(room)
+        assert view.copy_to(memoryview(target)) == min(room, 487)
+        assert target == CONTENT[:room].ljust(room, b"\0")
+
+
+def test_a_reader_copies_on_from_where_it_is(view):
+    reader, target, found = ViewReader(view), bytearray(50), b""
+    assert reader.read(7).copy() == CONTENT[:7]
+    while reader.available:
+        found += target[: reader.read_into(target)]
+    assert found == CONTENT[7:]
+    assert reader.read_into(target) == 0
+
+
+@pytest.mark.parametrize("wrong", [CONTENT, None, memoryview(bytearray(8))[::2]])
+def test_what_fails_does_not_move_a_reader(view, wrong):
+    reader = ViewReader(view)
+    with pytest.raises(InvalidInputError, match="can't be written"):
+        reader.read_into(wrong)
+    for length in (488, -1):
+        with pytest.raises(InvalidInputError, match="out of bounds"):
+            reader.read(length)
+    assert reader.available == 487
 
 
 def test_lengths_are_not_32_bits(tmp_path):
