@@ -88,7 +88,11 @@ class SegstoreError(Exception):
     def refuse_retry(self, remedy: str) -> None:
         """Mark this error as not retryable, and append `remedy` to the one that it has."""
         self.retryable = False
-        self.remedy = f"{self.remedy}; {remedy}" if self.remedy else remedy
+        self.advise(f"{self.remedy}; {remedy}" if self.remedy else remedy)
+
+    def advise(self, remedy: str) -> None:
+        """Replace the remedy, where the one that was given does not apply."""
+        self.remedy = remedy
         self.args = (self._text(),)
 
     def respell(self, spell: Callable[[str], str]) -> None:

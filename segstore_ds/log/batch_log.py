@@ -5,10 +5,16 @@ a number that is missing below the newest was purged.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import (
+    CommitUnknownError,
+    FormatError,
+    InvalidInputError,
+    MissingObjectError,
+)
 from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.options.arguments import check_duration, check_whole
 from segstore_ds.storage import UrlLike, open_storage
@@ -16,6 +22,22 @@ from segstore_ds.storage import UrlLike, open_storage
 MOST_BYTES = 1_000_000
 
 _FOLDER = "batches"
+
+
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Let errors name what helps here; the remedies of streams do not."""
+    try:
+        yield
+    except MissingObjectError as error:
+        error.advise("leave start or end out to get all that the log has")
+        raise
+    except FormatError as error:
+        error.advise("restore the file from a backup: there is no copy of it")
+        raise
+    except CommitUnknownError as error:
+        error.advise("add the value again")
+        raise
 
 
 class BatchLog:
@@ -55,6 +77,7 @@ class BatchLog:
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchLog, (self._log.storage,)
 
+    @_advised()
     def add(self, number: int, value: Any) -> bool:
         """Put a value under the next number; durable and visible to all when it returns.
 
@@ -85,6 +108,7 @@ class BatchLog:
             )
         return self._log.add(number, value)
 
+    @_advised()
     def get(self, number: int) -> Any:
         """Return the value of a number; None where there is none.
 
@@ -93,6 +117,7 @@ class BatchLog:
         """
         return self._log.get(check_whole("number", number))
 
+    @_advised()
     def get_range(self, start: int | None = None, end: int | None = None) -> list[tuple[int, Any]]:
         """Return every number of `[start, end)` with its value, in order.
 
@@ -108,6 +133,7 @@ class BatchLog:
         check_whole("end", end, optional=True)
         return list(self._log.get_range(start, end))
 
+    @_advised()
     def latest(self) -> tuple[int, Any] | None:
         """Return the newest number and its value; None in an empty log.
 

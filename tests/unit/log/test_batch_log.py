@@ -3,9 +3,16 @@
 import pickle
 
 import pytest
+from faults import Fault, FaultStorage
 
 import segstore_ds as segstore
-from segstore_ds.errors import FormatError, InvalidInputError, MissingObjectError
+from segstore_ds.errors import (
+    CommitUnknownError,
+    FormatError,
+    InvalidInputError,
+    MissingObjectError,
+)
+from segstore_ds.log import metadata_log
 
 VALUES = [{"rows": 3, "paths": ["a", None]}, [], "ü", 2**70, 0.1]
 
@@ -44,8 +51,9 @@ def test_numbers_have_no_gaps_and_purged_ones_stay_gone(log):
         with pytest.raises(InvalidInputError, match=f"{told}.*next number is 5"):
             log.add(number, 1)
     assert log.add(5, 1)
-    with pytest.raises(MissingObjectError, match="version=3"):
-        log.get_range(3)
+    for wanted in ((3, None), (4, 7)):
+        with pytest.raises(MissingObjectError, match=r"version=[36]; leave start or end out"):
+            log.get_range(*wanted)
 
 
 def test_an_empty_log_starts_anywhere(tmp_path):
@@ -59,8 +67,18 @@ def test_a_damaged_value_is_an_error(log, tmp_path):
     path = tmp_path / "of-my-own" / "batches" / f"{4:020d}"
     path.write_bytes(path.read_bytes()[:-1])
     for call in (log.latest, log.get_range, lambda: log.get(4)):
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError, match=r"; restore the file from a backup"):
             call()
+
+
+def test_a_value_without_an_answer_is_to_be_added_again(log, monkeypatch):
+    """Neither `stream.outcome` nor `segstore.verify` knows the folder, which is no stream."""
+    monkeypatch.setattr(metadata_log, "ADD_ATTEMPTS", 2)
+    log._log = log._log.at(FaultStorage(log._log.storage, Fault(2, calls=9)))
+    with pytest.raises(CommitUnknownError, match=r"; add the value again$"):
+        log.add(5, 1)
+    log._log.storage.fault = None
+    assert log.add(5, 1)
 
 
 @pytest.mark.parametrize(
