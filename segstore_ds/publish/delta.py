@@ -32,6 +32,7 @@ from segstore_ds.publish.snapshot import (
     Staged,
     Table,
     check_digest,
+    check_hint,
     check_seal,
     seal,
     table_uuid,
@@ -42,7 +43,7 @@ KIND, TITLE, METADATA_FOLDER, FIRST = names.DELTA_FOLDER, "Delta", names.DELTA_L
 MAKES_TABLE = re.compile(r"_delta_log/[0-9].*")
 LARGE_BYTES = 1 << 20  # of a commit; after a larger one a checkpoint is written at once
 TRAVELS = POINTED = False
-HINT = ""
+HINT = f"{KIND}/_newest.text"  # not of Delta's protocol; by it a lost newest commit is noticed
 LAST_CHECKPOINT = f"{METADATA_FOLDER}/_last_checkpoint"
 COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
 BOUNDED = "bounded"  # On disk: a key of the note. Never change.
@@ -125,7 +126,12 @@ def commit_path(version: int) -> str:
 
 def newest(storage: Storage, *, visible: bool = False) -> Table:  # noqa: ARG001 - see Codec
     """Return the table's version, and the note of its newest commit."""
-    commits = _versions(storage.list(METADATA_FOLDER), COMMIT)
+    listed = [*storage.list(METADATA_FOLDER)]
+    commits, checkpoints = (_versions(listed, kind) for kind in (COMMIT, CHECKPOINT))
+    for number in checkpoints.keys() - commits.keys():
+        if number > max(commits, default=-1):
+            # Readers would take the checkpoint for what another commit of this number says.
+            commits[number] = storage.info(commit_path(number))
     if not commits:
         return Table(FIRST - 1, state=State())
     version = max(commits)
@@ -474,10 +480,13 @@ def reads(
     checkpoints = _versions(objects.values(), CHECKPOINT)
     first = min((version + 1 for version in checkpoints), default=0)
     last = max([*commits, *checkpoints], default=-1)
-    for version in range(min([first, *commits]), last + 1):
+    # A checkpoint has its commit, by which `newest` finds it.
+    for version in range(min([first, max(checkpoints, default=first), *commits]), last + 1):
         yield commit_path(version), partial(read_commit, storage, version)
     for version, info in checkpoints.items():
         yield info.path, partial(read_checkpoint, storage, version)
+    if HINT in objects and commits:  # it may be an older one
+        yield HINT, partial(check_hint, storage, HINT, range(last + 1), commit_path)
     if LAST_CHECKPOINT in objects:
         yield LAST_CHECKPOINT, partial(_check_last, storage, checkpoints)
 

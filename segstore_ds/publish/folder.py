@@ -21,7 +21,7 @@ from segstore_ds.publish.snapshot import Codec, Table
 from segstore_ds.storage import ObjectInfo, Storage
 
 _ATTEMPTS = 10
-_FIRST = ("_last_checkpoint", "version-hint.text", ".checkpoint.parquet")
+_FIRST = ("_last_checkpoint", "_newest.text", "version-hint.text", ".checkpoint.parquet")
 _READ = 20  # objects other than commits that are read to find the stream's id
 MAKING_US = 3_600_000_000  # a publisher commits within an hour of writing a file, or never
 

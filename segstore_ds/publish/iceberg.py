@@ -46,6 +46,7 @@ from segstore_ds.publish.snapshot import (
     Read,
     Staged,
     Table,
+    check_hint,
     check_seal,
     seal,
     table_uuid,
@@ -410,7 +411,7 @@ def reads(
         or len(versions) > 1
         or (versions and paths.build_marks_path(KIND) in objects)
     ):
-        yield HINT, partial(_check_hint, storage, versions)
+        yield HINT, partial(check_hint, storage, HINT, versions, commit_path)
 
 
 def _kept_versions(metadata: Mapping[str, Any], now_us: int) -> set[int]:
@@ -423,16 +424,3 @@ def _kept_versions(metadata: Mapping[str, Any], now_us: int) -> set[int]:
         if superseded_ms * 1000 > now_us - int(GRACE_S * 1e6)
     )
     return {number for number in versions if number is not None}
-
-
-def _check_hint(storage: Storage, versions: Collection[int]) -> None:
-    text = storage.get(HINT, limit_bytes=100)
-    named = int(text) if text.isdigit() else None
-    if named in versions:
-        return
-    with suppress(MissingObjectError):
-        if named is not None:
-            storage.info(commit_path(named))  # a publisher made it after the listing
-            return
-    where = storage.describe(HINT)
-    raise CorruptionError("the file names a version that does not exist", where=where, named=named)

@@ -374,9 +374,8 @@ def _commit(
 
 
 def announce(storage: Storage, codec: Codec, table: Table) -> None:
-    """Put the hint that names the newest commit, if the format has one."""
-    if codec.HINT:
-        storage.put(codec.HINT, str(table.version).encode())
+    """Put the hint that names the newest commit."""
+    storage.put(codec.HINT, str(table.version).encode())
 
 
 def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:

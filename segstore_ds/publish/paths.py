@@ -11,7 +11,7 @@ _PUBLISHED = re.compile(
     r"_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
     r"|metadata/(?:v[1-9][0-9]{0,17}\.metadata\.json|version-hint\.text"
     r"|snap-[0-9]{20}-[0-9a-f]{12}\.avro|m-[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{12}\.avro)"
-    r"|(?:delta|iceberg)/(?:_unused\.json|[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet)"
+    r"|delta/_newest\.text|(?:delta|iceberg)/(?:_unused\.json|[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet)"
 )
 _ICEBERG_METADATA = re.compile(r"metadata/v([1-9][0-9]{0,17})\.metadata\.json")
 _MANIFEST_LIST = re.compile(r"metadata/snap-(00[0-9]{18})-[0-9a-f]{12}\.avro")

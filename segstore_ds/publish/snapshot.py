@@ -8,13 +8,14 @@ its name, and a checkpoint in the metadata of its Parquet file.
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.schema.column_names import Names
 from segstore_ds.publish import paths
@@ -159,7 +160,7 @@ class Codec(Protocol):
     TITLE: str
     METADATA_FOLDER: str
     MAKES_TABLE: re.Pattern[str]  # paths of metadata of any program's table of this format
-    HINT: str  # the object that names the newest commit; empty if readers list commits
+    HINT: str  # the object that names the newest commit
     FIRST: int  # the number of a table's first commit
     LARGE_BYTES: int  # after a larger commit, a checkpoint and a clean-up follow at once
     TRAVELS: bool  # whether superseded metadata stays as long as files do
@@ -215,6 +216,22 @@ def check_seal(data: bytes, key: str, digest: object, *, where: str) -> None:
     """Raise CorruptionError unless `digest`, which a JSON text holds, is its digest."""
     held = digest if isinstance(digest, str) and digest.isascii() else ""
     check_digest(data.replace(_field(key, held), _field(key, UNSEALED), 1), held, where=where)
+
+
+def check_hint(
+    storage: Storage, path: str, versions: Container[int], commit_path: Callable[[int], str]
+) -> None:
+    """Raise CorruptionError if a hint names none of the versions, nor one made after a listing."""
+    text = storage.get(path, limit_bytes=100)
+    named = int(text) if text.isdigit() else None
+    if named in versions:
+        return
+    with suppress(MissingObjectError):
+        if named is not None:
+            storage.info(commit_path(named))
+            return
+    where = storage.describe(path)
+    raise CorruptionError("the file names a version that does not exist", where=where, named=named)
 
 
 def check_digest(data: bytes, digest: str, *, where: str) -> None:

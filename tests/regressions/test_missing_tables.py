@@ -5,11 +5,14 @@ import uuid
 import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from publish_kit import ICEBERG, TABLES, Table
+from publish_kit import DELTA, ICEBERG, TABLES, Table
 from stream_kit import DAY, make_stream, numbers, wait
 
 import segstore_ds as segstore
+from segstore_ds.errors import MissingObjectError
+from segstore_ds.publish import delta
 from segstore_ds.publish.delta import CHECKPOINT, COMMIT, LAST_CHECKPOINT, superseded
+from segstore_ds.publish.life import CODECS
 from segstore_ds.publish.paths import build_delta_path
 from segstore_ds.publish.snapshot import Table as Shown
 from segstore_ds.storage import ObjectInfo, open_storage
@@ -49,7 +52,7 @@ def test_damaged_table_is_published_again(table: Table, how: str) -> None:
         else:
             changed = b"" if how == "emptied" else bytes([data[0] ^ 0x80, *data[1:]])
             MemoryFileSystem().pipe_file(place, changed, mode="overwrite")
-        unneeded = how == "lost" and path.endswith("_unused.json")
+        unneeded = how == "lost" and path.endswith(("_unused.json", "delta/_newest.text"))
         assert unneeded or stream.verify().problems, path
         report = segstore.repair(stream.url)
         commit = path.startswith(FOLDERS[table.kind]) and path.endswith(".json")
@@ -85,6 +88,48 @@ def test_whole_table_that_is_missing_is_made_again(table: Table) -> None:
     assert segstore.repair(stream.url).ok
     assert stream.published[table.kind].lag == 1  # a table that is there shows what it did
     stream.published.remove(table.kind)
+    stream.verify().check()
+
+
+@pytest.mark.parametrize("settle", [False, True])
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_newest_commit_that_is_lost_is_noticed(table: Table, settle: bool) -> None:
+    """What is left of the table is sound, but readers see less than was published."""
+    stream = make()
+    table.publish(stream)
+    stream.append({"k": "c", "n": 3}, layout=Layout(inline_bytes=0, segment_format="parquet"))
+    shown = table.publish(stream, settle=settle)
+    storage, codec = open_storage(stream.url), CODECS[table.kind]
+    storage.delete(codec.commit_path(shown.table_version))
+    (problem,) = stream.verify().problems
+    assert problem.where == codec.HINT
+    assert segstore.repair(stream.url).ok
+    found = stream.published[table.kind]
+    assert (found.head, found.tail) == (shown.head, shown.tail)
+    assert table.shown(storage)[1] == stream.read(end=shown.tail).read_all().to_pylist()
+    stream.verify().check()
+
+
+@pytest.mark.parametrize("lost", ["newest commit", "all commits"])
+def test_commit_is_not_made_again_under_a_checkpoint(lost: str) -> None:
+    """Readers would take the checkpoint of the lost commit for the new one."""
+    stream = make()
+    for number in range(11):
+        stream.tags.set(f"t{number}", 0)
+        shown = DELTA.publish(stream, settle=True)
+    storage, newest = open_storage(stream.url), delta.commit_path(shown.table_version)
+    assert build_delta_path(shown.table_version, CHECKPOINT) in DELTA.objects(storage)
+    for path in DELTA.objects(storage):
+        if path.endswith(".json") and (lost == "all commits" or path == newest):
+            storage.delete(path)
+    stream.append({"k": "c", "n": 3})
+    for publisher in (stream, segstore.open(stream.url)):
+        with pytest.raises(MissingObjectError, match=newest):
+            DELTA.publish(publisher, settle=True)
+    assert newest in {problem.where for problem in stream.verify().problems}
+    assert segstore.repair(stream.url).ok
+    DELTA.publish(stream, settle=True)
+    assert DELTA.shown(storage)[1] == stream.read().read_all().to_pylist()
     stream.verify().check()
 
 

@@ -140,7 +140,7 @@ def test_unpublish_ends_it(made: tuple[Stream, TimedStorage]) -> None:
     add(stream)
     assert (stream.settings.publish, published(storage)) == ((), (2, 11))
     stream.publish("delta", auto=True)
-    assert stream.published.remove("delta") == 4
+    assert stream.published.remove("delta") == 5
     wait(storage, HOUR)
     add(stream)
     stream.maintain()

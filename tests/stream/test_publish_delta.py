@@ -418,7 +418,7 @@ def test_a_file_that_was_dropped_just_now_stays_for_its_readers(stream: Stream) 
 
 
 @pytest.mark.parametrize(
-    ("table", "unknown", "known"), [(DELTA, 8, 3), (ICEBERG, 12, 6)], ids=["delta", "iceberg"]
+    ("table", "unknown", "known"), [(DELTA, 9, 4), (ICEBERG, 12, 6)], ids=["delta", "iceberg"]
 )
 def test_publishing_reads_what_changed_and_no_more(
     table: Table, unknown: int, known: int, stream: Stream, monkeypatch: pytest.MonkeyPatch
