@@ -5,11 +5,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from sessions import plan_of, session_settings
+from sessions import error_of, plan_of, session_settings
 from test_spark_types import all_types
 
 import segstore_ds as segstore
-from segstore_ds.errors import PositionError
+from segstore_ds.errors import InvalidInputError, PositionError
 from segstore_ds.spark.parquet_scan import read as hybrid
 
 pytestmark = pytest.mark.usefixtures("verified")
@@ -115,3 +115,15 @@ def test_types_with_two_forms_are_the_sources(spark, url, append) -> None:
     append(spark.sql("SELECT parse_json('[1]') AS v"))
     source = spark.read.format("segstore").load(url)
     check(segstore.spark.read(spark, url), source, here=False)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_batches_without_a_limit_are_refused(spark, fresh, monkeypatch, here) -> None:
+    """Spark's reader of Python sources asserts a limit before it asks us; a write needs none."""
+    monkeypatch.setattr(hybrid, "MOST_BYTES", hybrid.MOST_BYTES if here else 3)
+    with session_settings(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "0"}):
+        with pytest.raises(InvalidInputError, match="set it to 10000, Spark's default"):
+            segstore.spark.read(spark, fresh)
+        assert "batch size should be greater than 0" in error_of(
+            lambda: spark.read.format("segstore").load(fresh).collect()
+        )

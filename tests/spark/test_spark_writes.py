@@ -160,3 +160,24 @@ def test_rows_that_break_a_rule_are_dead_letters_once(spark, url, append, tmp_pa
     letters = read(f"file://{tmp_path}/letters")
     assert [row["id"] for row in letters] == [7, 8, 9, 8, 9]
     assert letters[1]["_reason"] == "few: id < 7, row 3"
+
+
+@pytest.mark.slow
+def test_partitions_are_refused_or_without_effect(spark, url, append, tmp_path):
+    """A batch write is refused whole; streams and tables pass over them, as the pages say."""
+    append(spark.range(3))
+    for way in ("partitionBy", "clusterBy"):
+        write = spark.range(3, 6).write.format("segstore").mode("append")
+        with pytest.raises(Exception, match="partitioning or clustering columns do not match"):
+            getattr(write, way)("id").save(url)
+    write = spark.readStream.format("segstore").load(url).writeStream.format("segstore")
+    copy = f"file://{tmp_path}/copy"
+    start_query(write.partitionBy("id").option("path", copy), f"{tmp_path}/c", now=True)
+    assert ids(url) == ids(copy) == [0, 1, 2]
+    parts = "PARTITIONED BY (id) CLUSTERED BY (name) INTO 2 BUCKETS"
+    try:
+        spark.sql(f"CREATE TABLE parted (id BIGINT, name STRING) USING segstore {parts}")
+        spark.sql(f"INSERT INTO parted WITH (path = '{url}-sql') VALUES (1, 'a'), (2, 'b')")
+        assert ids(f"{url}-sql") == [1, 2]
+    finally:
+        spark.sql("DROP TABLE IF EXISTS parted")

@@ -52,6 +52,7 @@ from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector.reads import ParquetFile, Snapshot
 from segstore_ds.stream.connector.tasks import Reading, ReadTask
 
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()
 MOST_BYTES = 16 << 20  # encoded
@@ -200,7 +201,19 @@ def _read_rest(
 
 
 def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> DataFrame:
+    _check_batches(spark)
     return spark.read.format("segstore").options(**options).load(url)
+
+
+def _check_batches(spark: SparkSession) -> None:
+    """Refuse a setting that ends every read of a Python source with an assertion of Spark's."""
+    rows = spark.conf.get(_BATCH_ROWS)
+    if rows is not None and int(rows) < 1:
+        raise InvalidInputError(
+            "Spark can't read Python sources with batches of any size",
+            remedy="set it to 10000, Spark's default",
+            **{_BATCH_ROWS: rows},
+        )
 
 
 def _read_native(scan: _Scan, slices: list[ParquetFile]) -> list[DataFrame]:
@@ -295,7 +308,13 @@ def read_here(
         batches = [*chain.from_iterable(pool.map(run, tasks))]
     schema = to_arrow(result)
     whole = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema)
-    return spark.createDataFrame(_rebase(whole), result) if whole.nbytes <= MOST_MEMORY else None
+    if whole.nbytes > MOST_MEMORY:
+        return None
+    try:
+        return spark.createDataFrame(_rebase(whole), result)
+    except ValueError:
+        _check_batches(spark)
+        raise
 
 
 def _rebase(batch: pa.RecordBatch) -> pa.Table:
