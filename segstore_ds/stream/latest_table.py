@@ -34,6 +34,7 @@ from segstore_ds.publish.life import clean_tables, codec_of, forget_tables, run_
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.latest import check_key
 from segstore_ds.redact.forget import forget_before
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.drop import drop_latest
 from segstore_ds.retention.upkeep import LONG_S, Round, run_upkeep
 from segstore_ds.status.epochs import stream_schema
@@ -156,6 +157,15 @@ def run_latest(context: StreamContext, *, at_once: bool = False) -> None:
     except NotFoundError:
         if _is_wanted(context):  # else it was removed meanwhile
             raise
+
+
+def maintain_latest(context: StreamContext) -> None:
+    """Publish newest events as rounds do; maintain the stream that holds them in any case."""
+    run_latest(context, at_once=True)
+    beside = find_latest(context) if rule_of(context.log.root) is not None else None
+    if beside is not None:
+        run_maintain(beside)
+        clean_tables(beside)
 
 
 LATEST = Round(

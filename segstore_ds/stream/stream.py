@@ -38,7 +38,7 @@ from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.truncate import run_restore, run_seal, run_truncate
 from segstore_ds.status.writers import Commit
 from segstore_ds.storage import UrlLike, open_storage
-from segstore_ds.stream.latest_table import forget_published, publish_latest, run_latest
+from segstore_ds.stream.latest_table import forget_published, maintain_latest, publish_latest
 from segstore_ds.stream.namespaces import Followers, Pins, PublishedTables, Readers, Settings, Tags
 from segstore_ds.stream.writes import Writes
 from segstore_ds.write.create import run_change_schema
@@ -257,9 +257,10 @@ class Stream(Writes):
         """Forget old versions and delete what nothing needs: all that upkeep does, in one call.
 
         It applies the upkeep policy, or the default one if upkeep is off. It also merges the parts
-        of the status and of the history, sets expired values to null, and publishes as
-        `publish(auto=True)` says. With `keep` it only forgets versions, with `grace` it only
-        deletes objects, and with both it does these two.
+        of the status and of the history, sets expired values to null, publishes as
+        `publish(auto=True)` says, and does all of it for a table of newest events. With `keep` it
+        only forgets versions, with `grace` it only deletes objects, and with both it does these
+        two.
 
         The events of forgotten versions and their rows in the history stay; only reading *as of*
         them ends. An object is deleted if no kept version and no clone needs it and it was dropped
@@ -308,8 +309,8 @@ class Stream(Writes):
             finally:
                 if not dry_run:
                     run_auto_publish(self._context, at_once=True)
-                    run_latest(self._context, at_once=True)
                     clean_tables(self._context)
+                    maintain_latest(self._context)
             done = replace(done, expired=expired, version=self._context.log.root.version)
         return done
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from erasure_kit import NEEDLE, holders
 from follower_kit import Pair
+from latest_kit import Timed, beside
 from stream_kit import DAY, HOUR, STAGED, fresh_url, make_old, make_stream, numbers, wait
 from virtual_time import TimedStorage, VirtualTime
 
@@ -25,6 +26,7 @@ from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 TIMED = pa.schema([("ts", pa.timestamp("us", "UTC")), ("s", pa.string()), ("n", pa.int64())])
+NUMBERED = pa.schema([("n", pa.int64()), ("s", pa.string())])
 LAYOUTS = (Layout(), STAGED, Layout(inline_bytes=0, segment_format="parquet"))
 
 
@@ -369,6 +371,31 @@ def test_old_values_leave_tables_that_are_published_by_hand(table: str) -> None:
     stream.maintain()
     assert not [*holders(stream.url)]
     assert stream.published[table].lag == 0
+    stream.verify().check()
+
+
+@pytest.mark.parametrize("auto", [False, True])
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_old_values_leave_the_newest_events(table: str, auto: bool) -> None:
+    """`maintain` keeps up the stream beside, which nothing else does between publications."""
+    storage = Timed(open_storage(fresh_url()), VirtualTime(1))
+    stream = create_on(storage, NUMBERED, clock=storage.time.clock)
+    stream.settings.update(expiry={"s": "1d"})
+    stream.append(pa.table({"n": [1], "s": [NEEDLE]}))
+    for shown in ([NEEDLE], [None]):
+        stream.publish(table, latest_by=["n"], auto=auto)
+        newest = beside(stream)
+        assert (newest.read().read_all()["s"].to_pylist(), not holders(newest.url)) == (
+            shown,
+            False,
+        )
+        wait(storage, 2 * DAY)
+        stream.maintain()
+    for _ in range(2):
+        wait(storage, 8 * DAY)
+        stream.maintain()
+    assert not holders(newest.url)
+    assert stream.published.latest[table].lag == 0
     stream.verify().check()
 
 
