@@ -12,6 +12,7 @@ A backup that was written to is another stream, and the next call refuses to con
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from segstore_ds.copy.transfer import CopiedObject, copy_objects
@@ -23,6 +24,7 @@ from segstore_ds.log.metadata_log import MetadataLog, find_gaps
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.seen import abandoned_through, hint_of
 from segstore_ds.options.arguments import Progress, unheard
+from segstore_ds.read.reader_records import record_log
 from segstore_ds.status.deletable import plan_horizon
 from segstore_ds.status.references import list_objects, read_references
 from segstore_ds.status.store import read_sound
@@ -56,7 +58,7 @@ def run_backup(
     """Make a backup, or bring one up to date; `Stream.back_up` describes it."""
     source = context.storage
     target.ensure_exclusive()
-    records = dict(_records(source))
+    records = dict(_records(context))
     root = context.log.reopen()
     if root.origins:
         raise InvalidInputError(
@@ -111,14 +113,23 @@ def _commits(context: StreamContext, root: Root, start: int) -> Iterator[tuple[i
                 raise
 
 
-def _records(source: Storage) -> Iterator[tuple[str, bytes]]:
-    for info in source.list(names.READERS_FOLDER):
+def _records(context: StreamContext) -> Iterator[tuple[str, bytes]]:
+    for info in context.storage.list(names.READERS_FOLDER):
         if info.path.startswith(f"{names.READER_HINTS_FOLDER}/") or not names.is_object(info.path):
             continue
-        try:
-            yield info.path, source.get(info.path)
-        except MissingObjectError:
-            continue  # a later record took its place meanwhile
+        with suppress(MissingObjectError):  # a later record took its place meanwhile
+            yield info.path, _record(context, info.path)
+
+
+def _record(context: StreamContext, path: str) -> bytes:
+    """Return a reader's record; one that is damaged where it lies is backed up as it is."""
+    _, reader, number = path.split("/")
+    try:
+        return record_log(context, reader).read_sound(int(number))[1]
+    except MissingObjectError:
+        raise
+    except FormatError:
+        return context.storage.get(path)
 
 
 def _needed(context: StreamContext, root: Root) -> Iterator[str]:

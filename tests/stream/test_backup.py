@@ -1,7 +1,10 @@
 """Backups: a folder once more, byte for byte, while writers go on, and brought up to date."""
 
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from faults import Crash, Fault, FaultStorage
@@ -18,9 +21,10 @@ from stream_kit import (
     wait,
 )
 from virtual_time import TimedStorage
+from wrapped_storage import WrappedStorage
 
 from segstore_ds.copy.backup import BackedUp, run_backup
-from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -28,6 +32,8 @@ from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.rescue import verify as verify_on
 from segstore_ds.stream.stream import Stream
+
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -192,6 +198,36 @@ def test_damaged_object_is_not_backed_up() -> None:
         with pytest.raises(CorruptionError):
             _back_up(open_on(storage, clock=stream._log.clock), _place(storage))
         storage.put(path, sound)
+
+
+class _Flipping(WrappedStorage):
+    """The first read of each object below some folder has a wrong bit."""
+
+    def __init__(self, inner: Storage, folder: str) -> None:
+        super().__init__(inner)
+        self.folder, self.seen = folder, set[str]()
+
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: ARG002
+        answer = work()
+        first = path.startswith(self.folder) and path not in self.seen
+        if not first or not isinstance(answer, bytes):
+            return answer
+        self.seen.add(path)
+        return answer[:-20] + bytes([answer[-20] ^ 1]) + answer[-19:]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("folder", ["readers/billing", "log/0", "status/", "segments/"])
+def test_wrong_bit_in_a_read_is_not_backed_up(folder: str) -> None:
+    """Each object is compared with its checksum before it is put, readers' records too."""
+    stream, storage = _busy()
+    stream.readers.register("billing").publish(9)
+    flipping, target = _Flipping(storage, folder), _place(storage)
+    for _ in range(20):  # new handles, until it succeeds
+        with suppress(FormatError):
+            _back_up(open_on(flipping, clock=stream._log.clock), target)
+            break
+    assert flipping.seen
+    assert _content(target) == _content(storage)
 
 
 def test_files_that_other_tools_copy_in_order_are_a_backup(tmp_path: Path) -> None:
