@@ -16,7 +16,7 @@ in segments by now, and a repair should not read the whole log.
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from operator import attrgetter
@@ -190,8 +190,7 @@ class FrameRepair:
                 self.findings.damaged.append(_describe_lost(root, entry, path))
         if not copies:
             return
-        data = self.context.log.files.read(root.version) or b""
-        body = data[: len(data) - root.inline_bytes]
+        body = self._read_body(root)
         entries = (
             replace(entry, frame=copies[entry.path][0]) if entry.path in copies else entry
             for entry in root.entries
@@ -201,6 +200,16 @@ class FrameRepair:
             f"{path}: {names.segment_object(segment)} from {source}"
             for segment, (_, source) in copies.items()
         ]
+
+    def _read_body(self, root: Root) -> bytes:
+        """Return what a commit file has before its frames; it is checked, since it is put again."""
+        files = self.context.log.files
+        for last in (False, True):
+            data = files.read(root.version) or b""
+            with nullcontext() if last else suppress(FormatError):
+                files.decode(root.version, data)
+                break
+        return data[: len(data) - root.inline_bytes]
 
     def _copies(self, kept: KeptVersions, root: Root, entry: SegmentEntry) -> Iterator[_Copy]:
         """Yield the sound copies of a frame: of earlier and later versions, then of mirrors."""

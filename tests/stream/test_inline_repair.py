@@ -1,5 +1,9 @@
 """Damaged inline events come back from another commit file, or from a follower."""
 
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
 import pytest
 from stream_kit import fresh_url, make_stream, numbers, values, wait
 from virtual_time import TimedStorage
@@ -16,6 +20,8 @@ from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.rescue import salvage as salvage_on
 from segstore_ds.stream.stream import Stream
+
+T = TypeVar("T")
 
 
 def _log(version: int) -> str:
@@ -68,6 +74,25 @@ class _FlippedRead(WrappedStorage):
         return data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]
 
 
+class _FlippedBody(WrappedStorage):
+    """A storage whose n-th read of a file has a wrong bit in the envelope's body."""
+
+    reads = 0
+
+    def __init__(self, inner: Storage, path: str, nth: int) -> None:
+        super().__init__(inner)
+        self.path, self.nth = path, nth
+
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: ARG002
+        answer = work()
+        if path != self.path or not isinstance(answer, bytes):
+            return answer
+        self.reads += 1
+        if self.reads != self.nth:
+            return answer
+        return answer[:90] + bytes([answer[90] ^ 1]) + answer[91:]  # type: ignore[return-value]
+
+
 @pytest.mark.parametrize(("raced", "wrong"), [(False, [1]), (False, [1, 2]), (True, [2])])
 def test_bit_that_flips_in_a_read_is_not_written_on(*, raced: bool, wrong: list[int]) -> None:
     """A writer repeats the frames that it read, so it reads the commit file again."""
@@ -100,6 +125,21 @@ def test_repair_takes_a_frame_from_an_older_commit_file(segment: int) -> None:
     assert values(stream) == list(range(40))
     assert stream.verify().ok
     assert _repair(storage).repaired == []
+
+
+def test_bit_that_flips_while_a_frame_is_repaired_is_not_stored() -> None:
+    """In whichever read of the damaged file: it is repaired, or stays as it is."""
+    _, storage = make_stream(4)
+    right = storage.get(_log(4))
+    for nth in range(1, 30):
+        _damage(storage, 4, 1)
+        wrong = storage.get(_log(4))
+        flipping = _FlippedBody(storage, _log(4), nth)
+        with suppress(CorruptionError):
+            repair_on(flipping, clock=storage.time.clock)
+        assert storage.get(_log(4)) in (right, wrong)
+        storage.put(_log(4), right)
+    assert flipping.reads < nth  # all of its reads were tried
 
 
 def test_repair_takes_a_frame_from_a_newer_commit_file() -> None:
