@@ -112,7 +112,7 @@ def test_backup_goes_on_after_versions_were_forgotten() -> None:
     assert values(open_on(target, clock=stream._log.clock)) == list(range(83))
 
 
-@pytest.mark.parametrize("call", ["get segments/", "get log/", "list status"])
+@pytest.mark.parametrize("call", ["list readers", "get segments/", "get log/", "list status"])
 def test_what_is_committed_meanwhile_is_left_to_the_next_call(call: str) -> None:
     """Appends, a compaction and a reader's position come between any two steps."""
     stream, storage = _busy()

@@ -81,6 +81,7 @@ def test_maintain_says_how_much_waits_and_until_when() -> None:
     assert (len(done.kept), done.deleted) == (2, ())
     assert done.until is not None
     assert abs(done.until.timestamp() - truncated / 1e6 - HOUR) < 60
+    assert f"{done.log_files} commit files, {done.log_bytes} bytes" in str(done)
     assert "may be deleted at 2025-" in str(done)
     wait(storage, HOUR + 60)
     done = stream.maintain(keep=0, grace=0, short_grace=True)
