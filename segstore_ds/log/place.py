@@ -85,9 +85,10 @@ def no_stream(storage: Storage) -> NotFoundError:
     """Return the error for a folder without a stream, which names what the folder holds."""
     try:
         found = storage.peek("", _LOOKED_AT) or ()
-        if f"{names.SEGMENTS_FOLDER}/" in found and _holds_segments(storage):
-            fact = "no stream here, but segments of one whose log is gone"
-            return NotFoundError(fact, remedy=LOG_IS_GONE, url=storage.url)
+        for folder in (names.SEGMENTS_FOLDER, names.READERS_FOLDER):
+            if f"{folder}/" in found and _holds_own(storage, folder):
+                fact = f"no stream here, but {folder} of one whose log is gone"
+                return NotFoundError(fact, remedy=LOG_IS_GONE, url=storage.url)
         foreign = sorted(name for name in found if not _is_own(storage, name))
         if streams := [url for name in foreign[:_ASKED] if (url := _stream_in(storage, name))]:
             remedy = "open one of these; segstore.list_streams(url) finds all"
@@ -104,10 +105,10 @@ def no_stream(storage: Storage) -> NotFoundError:
     return NotFoundError(fact, remedy="check the location", url=storage.url, holds=holds)
 
 
-def _holds_segments(storage: Storage) -> bool:
-    """Tell whether the folder has segments of a stream, other than those that copies staged."""
-    for token in (storage.peek(names.SEGMENTS_FOLDER, _LOOKED_AT) or ())[:_ASKED]:
-        folder = f"{names.SEGMENTS_FOLDER}/{token.rstrip('/')}"
+def _holds_own(storage: Storage, outer: str) -> bool:
+    """Tell whether a folder has segments of a stream, unless copies staged them, or readers."""
+    for token in (storage.peek(outer, _LOOKED_AT) or ())[:_ASKED]:
+        folder = f"{outer}/{token.rstrip('/')}"
         inner = () if folder.startswith(names.COPIED) else storage.peek(folder, 1) or ()
         if any(names.is_object(f"{folder}/{name}") for name in inner):
             return True

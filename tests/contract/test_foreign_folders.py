@@ -308,6 +308,13 @@ def test_segments_without_a_log_may_be_all_that_is_left(place: Folder) -> None:
         source.copy_to(place.url, copy_id="c", storage_options=place.options)
 
 
+def test_readers_without_a_log_tell_of_a_stream(place: Folder) -> None:
+    """Its events may have been in commit files alone, so nobody is told to create another."""
+    place.put_all({f"readers/etl/{0:020}": b"x"})
+    with pytest.raises(NotFoundError, match=r"readers of one whose log is gone.*replica=follower"):
+        place.open()
+
+
 def test_search_of_a_missing_folder_is_an_error(place: Folder) -> None:
     """An empty answer would say that the folder was looked through."""
     with pytest.raises(NotFoundError, match="no such folder"):
