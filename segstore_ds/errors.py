@@ -95,6 +95,11 @@ class SegstoreError(Exception):
         self.remedy = remedy
         self.args = (self._text(),)
 
+    def tell(self, **fields: Any) -> None:
+        """Add values that only the caller knows."""
+        self.fields |= fields
+        self.args = (self._text(),)
+
     def respell(self, spell: Callable[[str], str]) -> None:
         """Rename the arguments in fact, remedy and fields for another kind of caller.
 

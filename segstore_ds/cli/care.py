@@ -128,7 +128,7 @@ def repair(
     )
     lines = [*(f"put back: {text}" for text in done.repaired)]
     lines += [f"given up: version {version}" for version in done.lost]
-    lines += [f"DAMAGED {text}" for text in done.damaged]
+    lines += [f"DAMAGED {run.spell(text)}" for text in done.damaged]
     run.report(
         done, *lines, f"the stream is at version {done.version}, generation {done.generation}"
     )
@@ -146,7 +146,8 @@ def salvage(
     """Copy what can be read of a damaged stream into a new one."""
     done = segstore.salvage(url, target, skip_damaged=skip_damaged, storage_options=run.options())
     lines = [f"[{row.start}, {row.end}) is now at {row.now}" for row in done.moved]
-    lines += [f"LOST [{row.start}, {row.end}): {row.where}: {row.what}" for row in done.lost]
+    lost = ((f"[{row.start}, {row.end})", row) for row in done.lost)
+    lines += [f"LOST {events}: {row.where}: {run.spell(row.what)}" for events, row in lost]
     run.report(done, *lines, f"wrote {done.url}")
     if done.lost:
         raise typer.Exit(DAMAGED)

@@ -203,7 +203,7 @@ class SliceDecoder:
         except CorruptionError as error:
             frames = segment.frames[: numbers[done] + 1]
             end = self.slice.start + sum(frame.rows for frame in frames)
-            error.fields["offsets"] = f"[{end - frames[-1].rows}, {end})"
+            error.tell(offsets=f"[{end - frames[-1].rows}, {end})")
             raise
 
     def _for_engine(

@@ -173,9 +173,11 @@ class _Verifier:
                 return False
         return True
 
-    def _problem(self, where: str, error: FormatError) -> None:
+    def _problem(self, where: str, error: FormatError, events: range | None = None) -> None:
         if self._released and isinstance(error, MissingObjectError):
             return
+        if events is not None:
+            error.tell(offsets=f"[{events.start}, {events.stop})")
         self._report.problems.append(Problem.of(error, where, self._older))
 
     def _wrong(self, where: str, what: str) -> None:
@@ -472,7 +474,7 @@ class _Verifier:
             segment = open_segment(storage, entry, where=path, whole=False)
             pieces = frame_stats(segment, entry)
         except FormatError as error:
-            self._problem(path, error)
+            self._problem(path, error, range(placed.start, placed.start + entry.rows))
             return
         frames = segment.frames
         if sum(frame.rows for frame in frames) != entry.rows:
@@ -480,7 +482,8 @@ class _Verifier:
         schema = schemas.get(entry.epoch)
         if schema is None:
             return
-        stats = list(self._verify_frames(path, segment, pieces, schema, filters or {}))
+        held = filters or {}
+        stats = list(self._verify_frames(path, segment, pieces, schema, held, end=placed.start))
         self._report.rows += entry.rows if self._older is None else 0
         if len(stats) == len(frames):
             try:
@@ -498,14 +501,17 @@ class _Verifier:
         pieces: Sequence[Piece],
         schema: pa.Schema,
         filters: Mapping[str, Sequence[bytes]],
+        *,
+        end: int,
     ) -> Iterator[tuple[int, Piece]]:
         labels = {label_of(field): field.name for field in schema}
         for number, (frame, stats) in enumerate(zip(segment.frames, pieces, strict=True)):
             where = f"{path}[{frame.start}:{frame.end}]"
+            start, end = end, end + frame.rows
             try:
                 batch = segment.read_frame(number, schema=schema)
             except FormatError as error:
-                self._problem(where, error)
+                self._problem(where, error, range(start, end))
                 continue
             self._report.frames += self._older is None
             if frame.fingerprint != fingerprint(schema):

@@ -44,11 +44,15 @@ def test_a_damaged_frame_names_its_offsets(form):
     for frame in (frames[5], frames[6]):
         flip(storage, frame["path"], frame["place"] + frame["bytes"] // 2)
     for columns in (None, ["n", "s"]):
-        with pytest.raises(CorruptionError) as told:
+        with pytest.raises(CorruptionError, match=r"offsets='\[50, 60\)'"):
             stream.read(columns=columns, read_cache_bytes=0).read_all()
-        assert told.value.fields["offsets"] == "[50, 60)"
+    first, second = stream.verify().problems
+    assert ("'[50, 60)'" in first.what, "'[60, 70)'" in second.what) == (True, True)
     assert values(stream, 0, 50) == [*range(50)]
     assert values(stream, 70, 80) == [*range(70, 80)]
+    storage.delete(frames[5]["path"])
+    (gone,) = stream.verify().problems
+    assert gone.what.endswith("offsets='[40, 80)'")
 
 
 @pytest.mark.usefixtures("no_inline")
