@@ -243,13 +243,13 @@ def as_input(
         )
     if isinstance(data, Mapping):
         return _of_events([data], target, new_columns=new_columns)
-    if is_lazy(data):
+    held = isinstance(data, list | tuple)
+    if not held and is_lazy(data):
         data = data.collect()
     if isinstance(data, pa.RecordBatchReader):
         return ArrowInput(data.schema, data, source=data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _of_interface(data)
-    held = isinstance(data, list | tuple)
     # Only a generator shows whether it was read; another empty iterator may have been.
     unread = held or (isinstance(data, GeneratorType) and data.gi_frame is not None)
     items = iter(data) if isinstance(data, Iterable) else iter(())

@@ -30,7 +30,12 @@ from segstore_ds.format.bounds import Piece, merge
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.rows import slice_for_readers
-from segstore_ds.format.schema.conversion import conform, conform_pieces, may_hold_decimals
+from segstore_ds.format.schema.conversion import (
+    conform,
+    conform_pieces,
+    may_hold_decimals,
+    with_sound_decimals,
+)
 from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.storage import Storage
 from segstore_ds.write.batch_plan import (
@@ -454,7 +459,7 @@ def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
     if target.names or not fits or not batch.schema.equals(schema, check_metadata=True):
         return None
     stats_columns = layout.chosen_stats(schema, target.time_column)
-    batch = conform(batch, schema)
+    batch = with_sound_decimals(batch)
     if target.rules is not None and target.rules.broken(batch):
         return None  # a TaskWriter raises the error
     frame = layout.encode(batch, stats_columns, target.key_columns)

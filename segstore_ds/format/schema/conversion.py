@@ -54,13 +54,13 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             would be lost or has more digits than its type; names the column.
     """
     if batch.schema.equals(schema, check_metadata=True):
-        return _with_sound_decimals(batch)
+        return with_sound_decimals(batch)
     unknown = [name for name in batch.schema.names if schema.get_field_index(name) < 0]
     if unknown:
         raise SchemaMismatchError(
             "the stream has no such column", remedy=MERGE_REMEDY, columns=unknown
         )
-    return _with_sound_decimals(_assemble(batch, schema))
+    return with_sound_decimals(_assemble(batch, schema))
 
 
 def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -100,7 +100,8 @@ def may_hold_decimals(schema: pa.Schema) -> bool:
     return not _WITH_DECIMALS.isdisjoint(map(type_id_of, schema.types))
 
 
-def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
+def with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch in stored form; SchemaMismatchError if a decimal has too many digits."""
     if not may_hold_decimals(batch.schema):
         return batch
     overlong = find_overlong(batch, decimal_columns(batch.schema))
