@@ -102,7 +102,12 @@ class ArrowInput:
     """A caller's Arrow data; `source` is the caller's object if it may be readable only once."""
 
     def __init__(
-        self, schema: pa.Schema, batches: Iterable[Any], *, source: object | None = None
+        self,
+        schema: pa.Schema,
+        batches: Iterable[Any],
+        *,
+        source: object | None = None,
+        checked: bool = False,
     ) -> None:
         if schema.metadata:
             refuse_unnamed_index(schema)
@@ -111,6 +116,7 @@ class ArrowInput:
         self._batches = batches
         self._source = source
         self._taken = False
+        self._checked = checked  # nobody else has made the batches
 
     def once(self, source: object | None) -> Self:
         """Note that the caller's object was already read from."""
@@ -155,7 +161,7 @@ class ArrowInput:
         held = self._batches if isinstance(self._batches, list) and not self._has_months else []
         if len(held) != 1 or not 0 < held[0].num_rows <= FEW_ROWS:
             return None
-        return check_batch(held[0], 0)
+        return held[0] if self._checked else check_batch(held[0], 0)
 
     def parts(self, most: int) -> list[Self]:
         """Return the rows in even parts, at most `most` and one per core.
@@ -291,7 +297,7 @@ def _of_events(
 def _of_rows(events: Iterable[Any], schema: pa.Schema) -> ArrowInput:
     few = few_rows(events, schema) if isinstance(events, list | tuple) else None
     if few is not None:
-        return ArrowInput(schema, [few])
+        return ArrowInput(schema, [few], checked=True)
     rows, batches = EventRows(schema), list[pa.RecordBatch]()
     for event in check_events(events):
         rows.add(event)

@@ -194,6 +194,8 @@ def _admit(
     if anew and not epoch.names:
         return repeated, _normal(request.schema), ()
     text, _ = context.status.schema_texts(epoch)
+    if request.schema is decode_schema(text) and not (anew or epoch.names):
+        return repeated, request.schema, ()  # events: their batch was made by it
     known = (*epoch.names.items(),)
     merge = None if anew else request.merge_schema
     try:
