@@ -52,6 +52,8 @@ _PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|url\b|(['\"
 PHRASES = {
     DURATIONS_TAKEN: "an age such as 7d, with one of the units s, m, h, d and w",
     SIZES_TAKEN: "a size such as 10g: k, m, g and t are powers of 1024",
+    "a datetime with a time zone, or a string like": "a time with a zone, like",
+    "; only cuts may be relative, like end='-1h'": "",
     ", or set fail_on_data_loss=False to continue without them": "",
     " (in Python of stream.readers.register)": "",
     "stream.readers lists": "segstore readers URL lists",

@@ -446,6 +446,8 @@ def test_errors_are_json_on_demand_and_speak_of_commands(stream, tmp_path, capsy
     for line, said in (
         (["columns", "--rename", "n=m"], "segstore redact URL --columns COLUMN --after AGE"),
         (["tag", "v1", "--keep"], "or call segstore redact URL --columns COLUMN --after never"),
+        (["history", "--since", "x"], "give a time with a zone, like 2026-11-20T10:00:00Z\n"),
+        (["cat", "--as-of", "x"], "give a time with a zone, like 2026-11-20T10:00:00Z\n"),
         (["readers", "--reset", "nobody", "1", "-y"], "segstore readers URL lists those"),
         (["settings", "--upkeep", "grace=1h", "-y"], "grace is at least 1d"),
         (["settings", "--upkeep", "keep_versions=0", "-y"], "keep_versions is at least 1"),
