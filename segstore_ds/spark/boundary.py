@@ -36,22 +36,29 @@ _NO_WORK = frozenset({"streamReader", "streamWriter", "initialOffset", "stop"})
 
 @functools.cache
 def _options() -> tuple[Mapping[str, str], re.Pattern[str]]:
-    """Return the options' names by those of Python arguments, and a pattern of the arguments."""
+    """Return the options' names by those of Python arguments, and a pattern of calls or those."""
     from segstore_ds.options.arguments import snake
     from segstore_ds.options.table import PYTHON, TABLE
 
     found = {snake(option.name): option.name for option in TABLE if option.scopes != (PYTHON,)}
-    return found, re.compile(rf"\b({'|'.join(found)})\b(=True\b|=False\b)?")
+    calls = r"[\w.]+\([^()]*\)"
+    return found, re.compile(rf"{calls}|\b({'|'.join(found)})\b(=True\b|=False\b)?")
 
 
 def spell_for_spark(text: str) -> str:
-    """Return a text with Python arguments spelled as options.
+    """Return a text with Python arguments spelled as options, but not in a call of Python.
 
     >>> spell_for_spark("set merge_schema=True, or give another writer_id")
     'set mergeSchema=true, or give another writerId'
+    >>> spell_for_spark("choose one with settings.update(time_column='ts')")
+    "choose one with settings.update(time_column='ts')"
     """
     names, pattern = _options()
-    return pattern.sub(lambda found: names[found[1]] + (found[2] or "").lower(), text)
+
+    def spell(found: re.Match[str]) -> str:
+        return names[found[1]] + (found[2] or "").lower() if found[1] else found[0]
+
+    return pattern.sub(spell, text)
 
 
 def at_boundary(cls: type[T]) -> type[T]:

@@ -101,7 +101,8 @@ def test_values_are_never_respelled():
     told = "SEG_STORAGE: writerId is odd: path='merge_schema'; set singleWriter=true"
     with pytest.raises(StorageError, match=f"^{re.escape(told)}$"):
         fail()
-    assert spell_for_spark("my_writer_id unmerged_schema") == "my_writer_id unmerged_schema"
+    for text in ("my_writer_id unmerged_schema", "call settings.update(time_column='ts')"):
+        assert spell_for_spark(text) == text
 
 
 def texts_of(path: Path) -> list[str]:
