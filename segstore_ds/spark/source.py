@@ -128,14 +128,17 @@ class SegstoreDataSource(DataSource):
 
         options = parse_options(self.options, STREAM_WRITE)
         given = {name.lower(): value for name, value in self.options.items()}
+        checkpoint = given.get("checkpointlocation")
         writer = SegstoreStreamWriter(
             storage_of(self, options),
             options,
             schema,
             client=client_of(self.bound_application, given.get("queryname")),
             overwrite=overwrite,
-            checkpoint=given.get("checkpointlocation"),
+            checkpoint=checkpoint,
         )
         if not commits_here():
             writer.plan()
+        elif checkpoint is not None:
+            writer.open_checkpoint = partial(storage_of, self, {**options, "path": checkpoint})
         return writer

@@ -205,11 +205,26 @@ def test_moved_stream_and_the_querys_own_source_are_no_sink(sink: Sink) -> None:
     assert sink.values() == list(range(9))
     assert [(seen.name, seen.record.offset) for seen in sink.numbers.readers] == [("etl", 9)]
     sink.url = sink.numbers.url
-    sink.drain(sink.follow(), checkpoint="loop")
-    refused = r"writes to the stream that it reads.*written=\(10, 20\)"
+    for df in (sink.follow(), sink.follow(), sink.follow().repartition(3)):
+        with pytest.raises(StreamingQueryException, match=r"it reads.*nothing of this batch"):
+            sink.drain(df, checkpoint="loop", inlineBytes=0)
+    assert sink.numbers.refresh().tail == 10
+    assert not sink.numbers.verify().leftovers
+
+
+@pytest.mark.slow
+def test_own_source_is_refused_where_the_checkpoint_is_a_setting(sink: Sink) -> None:
+    """Its place is not known then, so the first batch lands, and the second is refused."""
+    sink.extend(8)
+    session = sink.spark.newSession()
+    session.conf.set("spark.sql.streaming.checkpointLocation", str(sink.folder / "all"))
+    segstore.spark.register(session)
+    rows = session.readStream.format("segstore").load(sink.numbers.url)
+    query = rows.writeStream.format("segstore").option("path", sink.numbers.url).start()
+    refused = r"writes to the stream that it reads.*written=\(8, 16\)"
     with pytest.raises(StreamingQueryException, match=refused):
-        sink.drain(sink.follow(), checkpoint="loop")
-    assert sink.numbers.refresh().tail == 20
+        query.awaitTermination(120)
+    assert sink.numbers.refresh().tail == 16
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ A failed plan does not end the query by itself: if the batch is in the stream al
 whatever has changed since.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.errors import InternalError
+from segstore_ds.errors import InternalError, InvalidInputError, SegstoreError
 from segstore_ds.spark.batch.writer import build_request
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.versions import DataSourceStreamArrowWriter
@@ -51,8 +52,11 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
     """Stages micro-batches in tasks and commits each once.
 
     With `overwrite` each batch replaces the events in the stream (complete mode). `checkpoint` is
-    the query's checkpoint location, if that was an option.
+    the query's checkpoint location, if that was an option; `open_checkpoint` opens that folder, in
+    the process that commits.
     """
+
+    open_checkpoint: Callable[[], Storage] | None = None
 
     def __init__(
         self,
@@ -99,15 +103,29 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         return SinkMessage(staged, query_id, self._plan if task == 0 else None, measured)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit a micro-batch; a batch that is in the stream already changes nothing."""
+        """Commit a micro-batch; a batch that is in the stream already changes nothing.
+
+        Raises:
+            InvalidInputError: The query reads the stream too, so it would never end. Nothing of the
+                batch is committed.
+            SegstoreError: As `Stream.commit`.
+        """
         from segstore_ds.stream.connector.queries import commit_batch
 
         ours = _messages(messages)
         plan = next((message.plan for message in ours if message.plan is not None), None)
         if plan is None:
             raise InternalError("no task sent the plan", batch_id=batchId)
-        request = self._request(ours[0].query_id, batchId)
-        commit_batch(self._storage, plan, request, [message.staged for message in ours])
+        query_id, staged = ours[0].query_id, [message.staged for message in ours]
+        known = {writer.owner for writer in plan.root.writers.values()}
+        if query_id not in known and self._reads(plan.root.stream_id, batchId):
+            discard_staged(self._storage, staged)
+            raise InvalidInputError(
+                "the query writes to the stream that it reads",
+                remedy="write to another stream; nothing of this batch is committed",
+                stream=plan.root.stream_id,
+            )
+        commit_batch(self._storage, plan, self._request(query_id, batchId), staged)
         ADVICE.add(sum(message.measured for message in ours))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
@@ -117,6 +135,18 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         """
         if any(message is None for message in messages):
             discard_staged(self._storage, [message.staged for message in _messages(messages)])
+
+    def _reads(self, stream_id: str, batch_id: int) -> bool:
+        """Tell whether Spark's log of a batch's offsets names a stream; False if it can't be read.
+
+        The log is written before the batch runs. Where it can't be read, the source refuses the
+        batch after this one.
+        """
+        if self.open_checkpoint is not None:
+            with suppress(SegstoreError, ImportError, OSError):
+                offsets = self.open_checkpoint().find(f"offsets/{batch_id}")
+                return offsets is not None and stream_id.encode() in offsets
+        return False
 
     def _request(self, query_id: str = "", batch_id: int | None = None) -> WriteRequest:
         query = None if batch_id is None else (query_id, batch_id, self._claim)
