@@ -80,7 +80,7 @@ def open_rows(name: str, form: Format, schema: Any = None, *, new: bool = False)
             source.seek(0)
         try:
             yield _read(source, form, schema, whole=whole)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, RecursionError) as error:
             raise InvalidInputError(
                 "file can't be read",
                 remedy="correct the file, or name its format with --format",

@@ -8,11 +8,13 @@ import codecs
 import decimal
 import io
 import json
+import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +25,7 @@ from segstore_ds.cli.show import from_json
 
 _LONG = re.compile(rb"(?<![\d.])\d{16,}(?![\d.eE])")
 _EXACT = 1 << 53  # a double rounds whole numbers from here on
+_NESTED = 5000  # Arrow's parser overflows the stack at some 15,000 levels
 _NO_JSON = (  # Arrow's are among them
     *(ArithmeticError, AttributeError, KeyError, NotImplementedError, RecursionError),
     *(TypeError, ValueError),
@@ -37,7 +40,10 @@ def open_json(source: BinaryIO, schema: Any, *, whole: bool, block_bytes: int) -
         schema = _join_types(source, typed, block_bytes)
         source.seek(0)
     blocks = _whole_lines(source, block_bytes)
-    first = _parse_lines(*next(blocks, (1, b"")), schema)
+    begun = next(blocks, None if len(schema) else (1, b""))
+    if begun is None:  # no events
+        return schema.empty_table().to_reader()
+    first = _parse_lines(*begun, schema)
 
     def batches() -> Iterator[Any]:
         for table in chain([first], (_parse_lines(*block, first.schema) for block in blocks)):
@@ -83,15 +89,20 @@ def _parse_lines(first: int, lines: bytes, schema: Any) -> Any:
     """Return lines of JSON as a table; those that Arrow's parser refuses are parsed here."""
     lines = lines.removeprefix(codecs.BOM_UTF8)
     begun = lines.startswith(b"{") + lines.count(b"\n{")
-    # Arrow's parser does not decode base64, and crashes if null comes first.
+    # Arrow's parser does not decode base64 or check UTF-8, makes 1e400 infinite, and crashes if
+    # null comes first and in deep nesting.
     plain = begun == lines.count(b"\n") + (not lines.endswith(b"\n"))
-    if plain and not any(_has_bytes(field.type) for field in schema):
-        with suppress(pa.ArrowException):
+    if plain and not _is_deep(lines) and not any(_has_bytes(f.type) for f in schema):
+        with suppress(pa.ArrowException, RecursionError, UnicodeError):
+            lines.decode()
             read, parse = pa_json.ReadOptions(), pa_json.ParseOptions(explicit_schema=schema)
             read.block_size = len(lines) + 1
             found = pa_json.read_json(io.BytesIO(lines), read, parse)
-            large = any(_has_large(column.combine_chunks()) for column in found.columns)
-            if len(found) == begun and not (large and _LONG.search(lines)):
+            largest = max(
+                (_largest(column.combine_chunks()) for column in found.columns), default=0
+            )
+            exact = largest < _EXACT or (largest < math.inf and not _LONG.search(lines))
+            if len(found) == begun and exact:
                 return pa.table(found.columns, names=found.column_names)
     try:
         rows = _objects(first, lines)
@@ -106,14 +117,28 @@ def _parse_lines(first: int, lines: bytes, schema: Any) -> Any:
     return pa.table(columns, names=names)
 
 
+def _is_deep(lines: bytes) -> bool:
+    """Tell whether a line may be nested more deeply than Arrow's parser can take."""
+    start = 0
+    while len(lines) - start > _NESTED:
+        end = lines.rfind(b"\n", start, start + _NESTED)  # after lines that are too short for it
+        if end < 0:
+            end = lines.find(b"\n", start)
+            end = len(lines) if end < 0 else end
+            if lines.count(b"{", start, end) + lines.count(b"[", start, end) > _NESTED:
+                return True
+        start = end + 1
+    return False
+
+
 def _objects(first: int, lines: bytes) -> dict[int, dict[str, Any]]:
     """Return the objects in lines of JSON by their lines' numbers."""
     rows = {}
     for line, text in enumerate(lines.split(b"\n"), first):
         if text.strip():
             try:
-                row = json.loads(text, object_pairs_hook=_object)
-            except ValueError as error:
+                row = json.loads(text, object_pairs_hook=_object, parse_float=_Number)
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"line {line}: {error}") from error
             if not isinstance(row, dict):
                 raise ValueError(f"line {line}: each line has to be an object")
@@ -121,6 +146,23 @@ def _objects(first: int, lines: bytes) -> dict[int, dict[str, Any]]:
     if not rows:
         raise ValueError("each line has to be an object")
     return rows
+
+
+class _Number(float):
+    """A double that knows all digits of its text, as a decimal needs them."""
+
+    _text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Raise ValueError for a number that a double makes infinite."""
+        made = super().__new__(cls, text)
+        made._text = text
+        if math.isinf(made):
+            raise ValueError(f"{text} is beyond the range of a double")
+        return made
+
+    def __str__(self) -> str:
+        return self._text
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -134,23 +176,39 @@ def column_of(cells: Iterable[tuple[int, Any]], name: str, kind: Any) -> Any:
     """Return values, given with their lines' numbers, as an array; infers a missing type."""
     cells = list(cells)
     try:
-        values = [_whole(value) if kind is None else from_json(value, kind) for _, value in cells]
-        return pa.array(values, kind)
-    except _NO_JSON as error:
-        kinds = set[type]()
-        for line, value in cells:
-            kinds |= {type(value)} - {type(None)}
-            if kind is not None:
-                try:
-                    pa.array([from_json(value, kind)], kind)
-                except _NO_JSON as first:
-                    raise ValueError(f"line {line}, field {name!r}: {first}") from first
-            elif len(kinds) > 1 and kinds != {int, float}:
-                said = " and ".join(sorted(each.__name__ for each in kinds))
-                raise ValueError(f"line {line}, field {name!r}: both {said}") from error
-        if kind is None and kinds == {int, float}:
+        return _array_of([value for _, value in cells], kind)
+    except _NO_JSON:
+        if kind is None and _kinds(cells) == {"float", "int"}:
             return column_of(cells, name, pa.float64())
-        raise ValueError(f"field {name!r}: {error}") from error
+    # The first line with which the values so far don't make an array.
+    last = bisect_left(cells, True, key=lambda cell: _error_of(cells, cell[0], kind) is not None)
+    line, kinds = cells[last][0], sorted(_kinds(cells[: last + 1]))
+    mixed = kind is None and len(kinds) > 1
+    error = f"both {' and '.join(kinds)}" if mixed else _error_of(cells, line, kind)
+    raise ValueError(f"line {line}, field {name!r}: {error}")
+
+
+def _kinds(cells: list[tuple[int, Any]]) -> set[str]:
+    """Return the names of the types of values that are not null."""
+    found = {float if isinstance(value, float) else type(value) for _, value in cells}
+    return {kind.__name__ for kind in found - {type(None)}}
+
+
+def _error_of(cells: list[tuple[int, Any]], last: int, kind: Any) -> Any:
+    try:
+        _array_of([value for line, value in cells if line <= last], kind)
+    except _NO_JSON as error:
+        return error
+    return None
+
+
+def _array_of(values: list[Any], kind: Any) -> pa.Array:
+    if kind is not None:
+        return pa.array([from_json(value, kind) for value in values], kind)
+    made = pa.array([*map(_whole, values)])
+    if t.is_decimal256(made.type):
+        raise ValueError("a whole number has more than 38 digits")
+    return made
 
 
 def _whole(value: Any) -> Any:
@@ -163,15 +221,13 @@ def _has_bytes(kind: Any) -> bool:
     return bool(kind == pa.binary() or any(map(_has_bytes, inner)))
 
 
-def _has_large(column: Any) -> bool:
-    """Tell whether a column has doubles that may be rounded integers."""
+def _largest(column: Any) -> float:
+    """Return the absolute value of the largest double in a column; it may be a rounded integer."""
     if pa.types.is_struct(column.type):
-        return any(map(_has_large, column.flatten()))
+        return max(map(_largest, column.flatten()), default=0)
     if pa.types.is_list(column.type):
-        return _has_large(column.flatten())
-    if column.type != pa.float64():
-        return False
-    return bool(pc.any(pc.greater_equal(pc.abs(column), _EXACT)).as_py())
+        return _largest(column.flatten())
+    return (pc.max(pc.abs(column)).as_py() or 0) if column.type == pa.float64() else 0
 
 
 _WHOLE = r"^[+-]?[0-9]+$"

@@ -278,11 +278,12 @@ def test_append_of_a_batch_again_changes_nothing(tmp_path, stream, capsys):
 
 
 def made_of(tmp_path, name, text, *more):
-    (tmp_path / name).write_bytes(text.encode())
+    (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
     status = main(["append", str(tmp_path / "made"), str(tmp_path / name), "--create", *more])
     return segstore.open(tmp_path / "made").read().read_all() if status == 0 else None
 
 
+DEEP = "["  # a million of them crashed Arrow's parser
 UTC, UTC_NS = pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")
 
 
@@ -350,6 +351,15 @@ def test_types_of_csv_are_those_of_the_whole_file(tmp_path, values, kind):
         ("a.jsonl", '{"n": 1}\n' * 30 + '\n{"n": \n', "line 32: "),
         ("a.jsonl", '{"n": 9007199254740993}\n' + '{"n": 1.5}\n' * 30, "line 1, field 'n'"),
         ("a.jsonl", '[{"n": 1}]', "line 1: each line has to be an object"),
+        ("a.jsonl", "", "each line has to be an object"),
+        ("a.jsonl", '{"n": 1.5}\n{"n": 1e400}\n', "line 2: 1e400 is beyond"),
+        ("a.jsonl", '{"n": "a"}\n{"n": "\udcff"}\n', "line 2: 'utf-8' codec"),
+        ("a.jsonl", '{"n": "a"}\n{"n": "\\ud800"}\n', "line 2, field 'n': 'utf-8' codec"),
+        ("a.jsonl", '{"n": [1]}\n{"n": ["x"]}\n', "line 2, field 'n': "),
+        ("a.jsonl", '{"n": [1]}\n{"n": [9223372036854775808]}\n', "line 2, field 'n': "),
+        ("a.jsonl", '{"n": 1}\n{"n": %s}\n' % ("9" * 39), "line 2, field 'n': "),
+        ("a.jsonl", f'{{"n": [1]}}\n{{"n": {DEEP * 10**6}', "line 2: "),
+        ("a.jsonl", f'{{"n": {DEEP * 900}{"]" * 900}}}', "recursion depth"),
         ("a.csv", "n,m\n" + "1,2\n" * 30 + "1,2,3\n", "Row #32"),
     ],
 )
@@ -357,6 +367,24 @@ def test_a_file_that_fails_leaves_no_new_stream(tmp_path, name, text, where, cap
     assert made_of(tmp_path, name, text) is None
     assert where in capsys.readouterr().err
     assert not segstore.exists(tmp_path / "made")
+
+
+def test_decimals_of_json_keep_their_digits(tmp_path):
+    """Also where Arrow's parser does not read the lines, as after a blank."""
+    stream = segstore.create(tmp_path / "s", pa.schema({"n": pa.decimal128(38, 30)}))
+    digits = "0.123456789012345678901234567890"
+    (tmp_path / "a.jsonl").write_text(f' {{"n": {digits}}}\n{{"n": 1e-30}}\n')
+    assert main(["append", stream.url, str(tmp_path / "a.jsonl")]) == 0
+    found = stream.refresh().read().read_all()["n"].to_pylist()
+    assert found == [decimal.Decimal(digits), decimal.Decimal("1e-30")]
+
+
+def test_an_empty_file_of_json_has_no_events(tmp_path, stream):
+    """As the export of an empty stream."""
+    (tmp_path / "a.jsonl").write_text("\n")
+    for more in ([], ["--merge-schema"], ["--create"]):
+        assert main(["append", stream.url, str(tmp_path / "a.jsonl"), *more]) == 0
+    assert stream.refresh().tail == 3
 
 
 @pytest.mark.parametrize(("ending", "text"), [("csv", "n\n1\n"), ("jsonl", '{"n": 1}\n')])
