@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from functools import partial
@@ -80,7 +80,7 @@ def open_rows(name: str, form: Format, schema: Any = None, *, new: bool = False)
             source.seek(0)
         try:
             yield _read(source, form, schema, whole=whole)
-        except (pa.ArrowException, RecursionError) as error:
+        except (pa.ArrowException, RecursionError, UnicodeError) as error:
             raise InvalidInputError(
                 "file can't be read",
                 remedy="correct the file, or name its format with --format",
@@ -112,7 +112,7 @@ def _read(source: BinaryIO, form: Format, schema: Any, *, whole: bool) -> Any:
 
 
 def _open_csv(source: BinaryIO, schema: Any, *, whole: bool, threads: bool = True) -> Any:
-    """Open CSV, in which bytes are in base64."""
+    """Open CSV, in which bytes are in base64; Arrow's parser would round numbers."""
     import pyarrow as pa
 
     known = {} if schema is None else {f.name: f.type for f in schema if f.type != pa.null()}
@@ -123,9 +123,11 @@ def _open_csv(source: BinaryIO, schema: Any, *, whole: bool, threads: bool = Tru
         texts = _parse_csv(source, dict.fromkeys(names, pa.string()), threads=threads)
         known = {field.name: field.type for field in types_of_texts(texts, names)} | known
         source.seek(0)
-    raw = {name: pa.string() for name, kind in known.items() if kind == pa.binary()}
-    rows = _parse_csv(source, known | raw, threads=threads)
-    return _decoded(rows, raw) if raw else rows
+    from pyarrow import types as t
+
+    given = {n: kind for n, kind in known.items() if t.is_binary(kind) or t.is_floating(kind)}
+    rows = _parse_csv(source, known | dict.fromkeys(given, pa.string()), threads=threads)
+    return _decoded(rows, given) if given else rows
 
 
 def _header(source: BinaryIO) -> list[str]:
@@ -143,7 +145,7 @@ def _located(error: Exception, source: BinaryIO, schema: Any, *, whole: bool) ->
     try:
         for _ in _open_csv(source, schema, whole=whole, threads=False):
             pass
-    except pa.ArrowException as again:
+    except (pa.ArrowException, UnicodeError) as again:
         cause = str(again)
     source.seek(0)
     names = {str(place): f"column {name!r}" for place, name in enumerate(_header(source))}
@@ -164,28 +166,44 @@ def _parse_csv(source: BinaryIO, types: Any, *, threads: bool) -> Any:
     return pa_csv.open_csv(_WholeEnds(source), blocks, parsing, options)
 
 
-def _decoded(rows: Any, raw: Collection[str]) -> Any:
-    """Return a reader of the same rows with base64 in some columns decoded to bytes."""
+def _decoded(rows: Any, given: Mapping[str, Any]) -> Any:
+    """Return a reader of the same rows with texts in some columns made bytes or floats."""
     import pyarrow as pa
 
-    from segstore_ds.cli.json_lines import column_of
-
-    kinds = {f.name: pa.binary() if f.name in raw else f.type for f in rows.schema}
-    schema = pa.schema([*kinds.items()])
+    schema = pa.schema([(f.name, given.get(f.name, f.type)) for f in rows.schema])
 
     def batches() -> Iterator[Any]:
         line = 2
         for batch in rows:
             columns = [
-                column_of(enumerate(cells.to_pylist(), line), name, pa.binary())
-                if name in raw
-                else cells
-                for name, cells in zip(kinds, batch.columns, strict=True)
+                _decode(cells, field, line) if field.name in given else cells
+                for field, cells in zip(schema, batch.columns, strict=True)
             ]
             line += len(batch)
             yield pa.record_batch(columns, schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _decode(cells: Any, field: Any, line: int) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from segstore_ds.cli.json_lines import column_of, floats_of
+
+    if field.type == pa.binary():
+        return column_of(enumerate(cells.to_pylist(), line), field.name, field.type)
+    cells = pc.utf8_trim_whitespace(cells)
+    try:
+        return floats_of(cells, field.type)
+    except pa.ArrowInvalid:
+        for place in range(len(cells)):
+            try:
+                floats_of(cells[place : place + 1], field.type)
+            except pa.ArrowInvalid as error:
+                where = f"line {line + place}, field {field.name!r}"
+                raise pa.ArrowInvalid(f"{where}: {error}") from error
+        raise
 
 
 class _WholeEnds(io.RawIOBase):

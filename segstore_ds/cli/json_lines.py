@@ -185,7 +185,7 @@ def column_of(cells: Iterable[tuple[int, Any]], name: str, kind: Any) -> Any:
     line, kinds = cells[last][0], sorted(_kinds(cells[: last + 1]))
     mixed = kind is None and len(kinds) > 1
     error = f"both {' and '.join(kinds)}" if mixed else _error_of(cells, line, kind)
-    raise ValueError(f"line {line}, field {name!r}: {error}")
+    raise pa.ArrowInvalid(f"line {line}, field {name!r}: {error}")
 
 
 def _kinds(cells: list[tuple[int, Any]]) -> set[str]:
@@ -222,15 +222,22 @@ def _has_bytes(kind: Any) -> bool:
 
 
 def _largest(column: Any) -> float:
-    """Return the absolute value of the largest double in a column; it may be a rounded integer."""
-    if pa.types.is_struct(column.type):
+    """Return the absolute value of the largest double in a column; it may be a rounded integer.
+
+    A float of 32 bits that may be one counts as infinite.
+    """
+    if t.is_struct(column.type):
         return max(map(_largest, column.flatten()), default=0)
-    if pa.types.is_list(column.type):
+    if t.is_list(column.type):
         return _largest(column.flatten())
-    return (pc.max(pc.abs(column)).as_py() or 0) if column.type == pa.float64() else 0
+    if not t.is_floating(column.type):
+        return 0
+    most = pc.max(pc.abs(column)).as_py() or 0
+    return math.inf if t.is_float32(column.type) and most >= 1 << 24 else most
 
 
 _WHOLE = r"^[+-]?[0-9]+$"
+_INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _TIME = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?$"
 _LARGE = pa.decimal128(38, 0)
 _TIMES = tuple(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC"))
@@ -260,16 +267,28 @@ def _fit(texts: pa.Array, kind: pa.DataType) -> bool:
         return True
     if t.is_time(kind):
         return bool(pc.all(pc.match_substring_regex(texts, _TIME)).as_py())
-    whole = pc.match_substring_regex(texts, _WHOLE)
-    if (t.is_integer(kind) or t.is_decimal(kind)) and not pc.all(whole).as_py():
+    whole = t.is_integer(kind) or t.is_decimal(kind)
+    if whole and not pc.all(pc.match_substring_regex(texts, _WHOLE)).as_py():
         return False  # Arrow takes 0x10 and 1e3, too
     try:
-        found = texts.cast(kind)
-        if t.is_floating(kind):
-            return bool(found.filter(whole).cast(_LARGE).equals(texts.filter(whole).cast(_LARGE)))
+        floats_of(texts, kind) if t.is_floating(kind) else texts.cast(kind)
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def floats_of(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return texts as floats; ArrowInvalid if a whole number is rounded or any made infinite."""
+    found = texts.cast(kind)
+    whole = pc.match_substring_regex(texts, _WHOLE)
+    given, made = texts.filter(whole), found.filter(whole)
+    exact = pc.or_(  # an export writes the fewest digits that give a float again
+        pc.equal(made.cast(_LARGE), given.cast(_LARGE)), pc.equal(made.cast(pa.string()), given)
+    )
+    infinite = pc.match_substring_regex(texts.filter(pc.is_inf(found)), _INFINITE)
+    if not all(pc.all(each, min_count=0).as_py() for each in (exact, infinite)):
+        raise pa.ArrowInvalid(f"not exact as {kind}")
+    return found
 
 
 def timed(column: pa.Array) -> pa.DataType:

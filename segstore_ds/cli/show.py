@@ -19,6 +19,7 @@ from segstore_ds.options.quantities import duration_text, printable, printable_j
 _WIDE = 1 << 62  # width of an output that is no terminal: nothing is cut
 _LEAST = 8  # least width of a text cell on a narrow terminal
 _LEAST_INT = -(1 << 63)
+_FLOAT_END = float((1 << 128) - (1 << 103))  # what a float of 32 bits makes infinite
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of Python's years, 1 to 9999, since 1970
 _COUNTS_NOTHING = re.compile(r"(^|_)(id|version|generation|epoch|year)$|[a-z]I[dD]$")
 _AT_ONCE = 1000  # rows that are printed at once
@@ -58,7 +59,10 @@ def from_json(value: Any, kind: Any) -> Any:
     if value is None:
         return None
     if t.is_struct(kind):
-        return {field.name: from_json(value.get(field.name), field.type) for field in kind}
+        kinds = {field.name: field.type for field in kind}
+        if unknown := [*(value.keys() - kinds)]:
+            raise ValueError(f"unknown fields {unknown}")
+        return {name: from_json(value.get(name), inner) for name, inner in kinds.items()}
     if t.is_map(kind):
         return [(from_json(k, kind.key_type), from_json(v, kind.item_type)) for k, v in value]
     if t.is_list(kind) and isinstance(value, list):
@@ -70,7 +74,7 @@ def from_json(value: Any, kind: Any) -> Any:
         fits = t.is_boolean(kind)
     elif isinstance(value, int):
         fits = fits or t.is_integer(kind) or t.is_duration(kind)
-    if not fits:
+    if not fits or (t.is_float32(kind) and _FLOAT_END <= abs(value) < math.inf):
         raise ValueError(f"{value!r} is no {kind}")
     return decimal.Decimal(str(value)) if t.is_decimal(kind) else value
 

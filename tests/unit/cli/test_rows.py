@@ -28,6 +28,7 @@ MANY = pa.table(
         "time": pa.array([WHEN, None], pa.timestamp("us", "UTC")),
         "flag": [True, None],
         "share": [0.5, None],
+        "float": pa.array([3906221824.0, None], pa.float32()),
         "cost": pa.array([decimal.Decimal("1.20"), None], pa.decimal128(9, 2)),
         "raw": pa.array([b"\xff\x00", None]),
         "list": [[1, 2], None],
@@ -210,6 +211,8 @@ def test_values_of_any_type_survive_json(tmp_path, name):
         ("n:binary", "[1]"),
         ("n:string", '{"n": 4}'),
         ("n:double", '{"n": 9007199254740993}'),
+        ("n:float", '{"n": 16777217}'),
+        ("n:float", '{"n": 1e39}'),
         ("n:int64", '{"n": 1, "n": 2}'),
         ("n:int64", '{"n": 1} {"n": 2}'),
         ("n:int64", '{"n": 1} null'),
@@ -322,6 +325,7 @@ def test_types_of_json_are_those_of_the_whole_file(tmp_path, values, kind):
         (["", "1"], pa.int64()),
         (["1", "9223372036854775808"], pa.decimal128(38, 0)),
         (["9007199254740993", "1.5"], pa.string()),
+        (["1.5", "1e400"], pa.string()),
         (["true", "false"], pa.bool_()),
         (["2026-01-02", "2026-01-02 03:04:05"], pa.timestamp("us")),
         (["2026-01-02T03:04:05Z", "2026-01-02T03:04:05.25Z"], UTC),
@@ -511,6 +515,47 @@ def test_a_pipe_of_an_export_that_fails_is_not_ended(tmp_path, form, monkeypatch
     assert piped.getvalue()
     assert not piped.getvalue().endswith(end)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "why"),
+    [
+        (pa.float64(), b"9007199254740993", "line 4, field 'n': not exact as double"),
+        (pa.float64(), b"1e400", "line 4, field 'n': not exact as double"),
+        (pa.float64(), b"one", "line 4, field 'n': Failed to parse string: 'one'"),
+        (pa.float32(), b"16777217", "line 4, field 'n': not exact as float"),
+        (pa.float32(), b"1e39", "line 4, field 'n': not exact as float"),
+        (pa.binary(), b"@@", "line 4, field 'n': Only base64"),
+        (pa.string(), b"\xff", "column 'n': Row #4"),
+        (pa.list_(pa.int64()), b"1", "list<element: int64> is not supported"),
+        (pa.struct({"a": pa.int64()}), b"1", "struct<a: int64> is not supported"),
+    ],
+)
+def test_values_of_csv_that_do_not_fit_are_named(tmp_path, kind, text, why, capsys):
+    """And never stored as another number."""
+    stream = segstore.create(tmp_path / "s", pa.schema({"n": kind, "m": pa.int64()}))
+    (tmp_path / "a.csv").write_bytes(b"n,m\n,1\n,2\n" + text + b",3\n")
+    assert main(["append", stream.url, str(tmp_path / "a.csv")]) == 2
+    said = capsys.readouterr().err
+    assert "SEG_INVALID_INPUT: file can't be read" in said
+    assert why in said
+    assert stream.refresh().tail == 0
+
+
+def test_a_header_that_is_not_utf_8_is_an_error(tmp_path, capsys):
+    (tmp_path / "a.csv").write_bytes(b"\xff\n1\n")
+    assert main(["append", str(tmp_path / "s"), str(tmp_path / "a.csv"), "--create"]) == 2
+    assert "SEG_INVALID_INPUT: file can't be read" in capsys.readouterr().err
+
+
+def test_fields_of_structs_are_never_left_out(tmp_path, capsys):
+    """Also where Arrow's parser does not read the lines, as after a blank."""
+    stream = segstore.create(tmp_path / "s", pa.schema({"v": pa.struct({"a": pa.int64()})}))
+    for blank in ("", " "):
+        (tmp_path / "a.jsonl").write_text(blank + '{"v": {"a": 1, "late": 2}}\n')
+        assert main(["append", stream.url, str(tmp_path / "a.jsonl")]) == 2
+        assert "late" in capsys.readouterr().err
+    assert stream.refresh().tail == 0
 
 
 def test_bytes_that_are_not_base64_are_named(tmp_path, capsys):
