@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -207,16 +207,30 @@ def _decode(cells: Any, field: Any, line: int) -> Any:
 
 
 class _WholeEnds(io.RawIOBase):
-    """Reads a source in blocks that do not end between CR and LF: Arrow would drop the LF."""
+    """Reads a source in blocks that do not end between CR and LF: Arrow would drop the LF.
+
+    In a file it has a place of its own: after an error Arrow may still read ahead, while the file
+    is read again to find the row.
+    """
 
     def __init__(self, source: BinaryIO) -> None:
         self._source, self._held = source, b""
+        self._file, self._place = -1, 0
+        with suppress(OSError):  # it has no number
+            if source.seekable():
+                self._file, self._place = source.fileno(), source.tell()
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        data = self._held + self._source.read(size - len(self._held))
+        size -= len(self._held)
+        if self._file < 0:
+            found = self._source.read(size)
+        else:
+            found = os.pread(self._file, size, self._place)
+            self._place += len(found)
+        data = self._held + found
         self._held = b"\r" if len(data) > 1 and data.endswith(b"\r") else b""
         return data.removesuffix(self._held)
 

@@ -542,6 +542,17 @@ def test_values_of_csv_that_do_not_fit_are_named(tmp_path, kind, text, why, caps
     assert stream.refresh().tail == 0
 
 
+def test_a_file_that_is_read_again_is_read_from_its_begin(tmp_path):
+    """Though Arrow's first reader still reads ahead."""
+    (tmp_path / "a.csv").write_bytes(b"n\n1\n2\n")
+    with (tmp_path / "a.csv").open("rb") as source:
+        first = files._WholeEnds(source)
+        assert first.read(2) == b"n\n"
+        source.seek(0)
+        again = files._WholeEnds(source)
+        assert [first.read(2), again.read(4)] == [b"1\n", b"n\n1\n"]
+
+
 def test_a_header_that_is_not_utf_8_is_an_error(tmp_path, capsys):
     (tmp_path / "a.csv").write_bytes(b"\xff\n1\n")
     assert main(["append", str(tmp_path / "s"), str(tmp_path / "a.csv"), "--create"]) == 2
