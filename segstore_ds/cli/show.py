@@ -22,6 +22,7 @@ _LEAST_INT = -(1 << 63)
 _FLOAT_END = float((1 << 128) - (1 << 103))  # what a float of 32 bits makes infinite
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of Python's years, 1 to 9999, since 1970
 _COUNTS_NOTHING = re.compile(r"(^|_)(id|version|generation|epoch|year)$|[a-z]I[dD]$")
+_NUMBERS = (int, float, decimal.Decimal, type(None))  # and flags
 _AT_ONCE = 1000  # rows that are printed at once
 
 
@@ -226,7 +227,7 @@ def _print_rows(
     console = Console(highlight=False)
     heads = [] if widths else [[printable(name) for name in names]]
     lines = [*heads, *([_cell(row.get(name), name) for name in names] for row in rows)]
-    numbers = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
+    numbers = [all(isinstance(row.get(name), _NUMBERS) for row in rows) for name in names]
     wanted = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     wanted = [max(widths.setdefault(*pair), pair[1]) for pair in zip(names, wanted, strict=True)]
     most = _most_text(wanted, numbers, console.width if sys.stdout.isatty() else _WIDE)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pty
+import re
 import sys
 import unicodedata
 
@@ -204,15 +205,46 @@ def test_a_narrow_terminal_cuts_texts_and_no_number_or_flag(terminal, tmp_path, 
     monkeypatch.setenv("COLUMNS", str(width))
     large, text = [7, 9_007_199_254_740_993], ["x" * 100, "short"]
     table = pa.table({"text": text, "n": large, "m": large, "flag": [True, None], "more": text})
+    table = table.set_column(2, "m", table["n"].cast(pa.decimal128(19, 0)))
     stream = segstore.create(tmp_path / "s", table.schema)
     stream.append(table)
     status, shown = terminal("cat", stream.url)
     _, *lines = shown.splitlines()
     assert status == 0
-    assert [line.count("9,007,199,254,740,993") for line in lines] == [0, 2]
+    assert [line.count("9,007,199,254,740,993") for line in lines] == [0, 1]
+    assert [line.count("9007199254740993") for line in lines] == [0, 1]
     assert ["yes" in line for line in lines] == [True, False]
     assert lines[0].count("x…") == 2
     assert max(map(len, lines)) < 80
+
+
+TABLES = ["ls", "info --segments", "history", "metrics", "tag", "readers", "followers", "pins"]
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_no_table_cuts_a_number_on_a_narrow_terminal(
+    terminal, tmp_path, width, monkeypatch, capsys
+):
+    stream = segstore.create(tmp_path / "s", pa.schema({"n": pa.int64()}))
+    stream.append(pa.table({"n": range(100_007)}))
+    stream.tags.set("a-tag-with-a-very-long-name", 12_345)
+    stream.readers.register("a-reader-with-a-very-long-name", start=12_345)
+    stream.copy_to(tmp_path / "clone", copy_id="c", mode="clone")
+    stream.followers.add(tmp_path / "f")
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = {}
+    for command in TABLES:
+        name, *more = command.split()
+        line = [name, str(tmp_path) if name == "ls" else stream.url, *more]
+        assert main(line) == 0
+        status, shown = terminal(*line)
+        assert status == 0
+        wide, narrow = (
+            re.findall(r"(?<!\S)[\d,]{4,}(?!\S)", text) for text in (capsys.readouterr().out, shown)
+        )
+        assert wide == narrow, command
+        found[command] = len(wide) > 0
+    assert found == {command: command not in ("followers", "pins") for command in TABLES}
 
 
 def test_what_is_no_terminal_gets_all_of_a_cell(tmp_path, capsys):
