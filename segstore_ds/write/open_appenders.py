@@ -1,14 +1,15 @@
 """The open appenders of a process, which are flushed when it ends, within `EXIT_S` seconds.
 
 When the interpreter exits they are flushed twice: before it waits for threads, while new threads
-can still be started, and after the last thread, for what threads have appended. SIGTERM ends a
-process without that. So if SIGTERM has no handler when an appender is opened in the main thread, it
-gets one that flushes first: in another thread, since the main thread may hold a lock that the flush
-needs.
+can still be started, and after the last thread, for what threads have appended. SIGTERM, and SIGHUP
+of a terminal that is closed, end a process without that. So if one has no handler when an appender
+is opened in the main thread, it gets one that flushes first: in another thread, since the main
+thread may hold a lock that the flush needs. Another thread can't set a handler, and warns.
 """
 
 import _thread
 import atexit
+import logging
 import os
 import signal
 import threading
@@ -18,7 +19,11 @@ from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
+_LOG = logging.getLogger(__name__)
+
 EXIT_S = 10.0
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_WARNED = threading.Event()
 
 
 class Flushable(Protocol):
@@ -35,10 +40,17 @@ DROPPED: set[Flushable] = set()  # garbage-collected, and not flushed yet
 def note_open(appender: Flushable) -> None:
     """Register an appender, to be flushed if the process ends before it is closed."""
     _OPEN.add(appender)
+    unhandled = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
     if threading.current_thread() is threading.main_thread():
         with suppress(ValueError):  # not in the main interpreter
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                signal.signal(signal.SIGTERM, _on_sigterm)
+            for number in unhandled:
+                signal.signal(number, _on_signal)
+    elif signal.SIGTERM in unhandled and not _WARNED.is_set():
+        _WARNED.set()
+        _LOG.warning(
+            "SIGTERM ends this process without a flush of its appenders: open and close one in the "
+            "main thread first, or handle the signal"
+        )
 
 
 def flush_open() -> None:
@@ -49,7 +61,7 @@ def flush_open() -> None:
         appender._flush_at_exit(left_s)  # noqa: SLF001 - that is what it has it for
 
 
-def _on_sigterm(number: int, _frame: FrameType | None) -> None:
+def _on_signal(number: int, _frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
 
     def end() -> None:

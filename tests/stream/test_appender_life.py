@@ -125,32 +125,55 @@ def test_appender_that_is_dropped_flushes_what_is_due(stream) -> None:
 
 
 ENDS = """
-import sys, time, pyarrow as pa, segstore_ds as segstore
+import signal, sys, threading, time, pyarrow as pa, segstore_ds as segstore
 how, *folders = sys.argv[1:]
-opened = [segstore.create(folder, pa.schema([("n", pa.int64())])).appender() for folder in folders]
-for appender in opened:
-    appender.append({"n": 1})
-if how == "sigterm":
+opened = []
+def append():
+    for folder in folders:
+        opened.append(segstore.create(folder, pa.schema([("n", pa.int64())])).appender())
+        opened[-1].append({"n": 1})
+if how == "THREAD":
+    thread = threading.Thread(target=append)
+    thread.start()
+    thread.join()
+    signal.raise_signal(signal.SIGTERM)
+append()
+if how != "exit":
     print("ready", flush=True)
     time.sleep(100)
-del appender, opened[1:2]
+del opened[1:2]
 with opened[-1]:
     sys.exit()
 """
 
 
-@pytest.mark.parametrize("how", ["exit", "sigterm"])
+@pytest.mark.parametrize("how", ["exit", "SIGTERM", "SIGHUP"])
 def test_process_that_ends_flushes_what_is_open(tmp_path, how) -> None:
     """An appender that is open, one that was dropped, one whose block is left by `sys.exit`."""
     folders = [str(tmp_path / name) for name in "abc"]
     command = [sys.executable, "-c", ENDS, how, *folders]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        if how == "sigterm":
+        number = getattr(signal, how, 0)
+        if number:
             assert child.stdout.readline() == b"ready\n"
-            child.terminate()
+            child.send_signal(number)
         _, errors = child.communicate(timeout=60)
-    assert (child.returncode, errors) == (-signal.SIGTERM if how == "sigterm" else 0, b"")
+    assert (child.returncode, errors) == (-number, b"")
     assert [segstore.open(folder).tail for folder in folders] == [1, 1, 1]
+
+
+def test_appender_of_another_thread_says_that_a_signal_ends_it(tmp_path) -> None:
+    """Python lets only the main thread handle signals; a program that has a handler is not told."""
+    command = [sys.executable, "-c", ENDS, "THREAD", str(tmp_path / "a"), str(tmp_path / "b")]
+    ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGTERM
+    assert ended.stderr.count(b"SIGTERM ends this process without a flush") == 1
+    handled = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))"
+    command[2] = command[2].replace("how, *", f"{handled}\nhow, *", 1)
+    command[4:] = [str(tmp_path / name) for name in "cd"]
+    ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (3, b"")
+    assert [segstore.open(folder).tail for folder in command[4:]] == [1, 1]
 
 
 def test_process_that_ends_says_what_it_could_not_flush(stream, caplog) -> None:
