@@ -26,6 +26,20 @@ def refuse_objects(frame: Any) -> None:
         )
 
 
+def explain_polars(frame: Any) -> InvalidInputError | None:
+    """Return the error for a Polars DataFrame with types that Arrow lacks; None if it has none."""
+    names = [name for name in getattr(frame, "columns", ()) if _fails(frame.select(name))]
+    return (
+        InvalidInputError(
+            "a column of Polars has no Arrow type",
+            remedy="cast it, as to pl.Decimal(38, 0) or pl.String",
+            columns=names,
+        )
+        if names
+        else None
+    )
+
+
 def from_pandas(frame: Any) -> pa.Table:
     """Return a pandas DataFrame as a table, with its index, as pandas itself exports it."""
     try:

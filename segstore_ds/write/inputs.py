@@ -3,7 +3,7 @@
 import os
 import re
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from itertools import chain, pairwise
 from types import GeneratorType
 from typing import Any, Protocol, Self, TypeAlias
@@ -23,7 +23,7 @@ from segstore_ds.format.schema.codec import MONTHS, months_as_numbers, type_id_o
 from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_option, check_whole
 from segstore_ds.status.writers import ERROR, WriterKey
-from segstore_ds.write.dataframes import from_pandas, refuse_objects
+from segstore_ds.write.dataframes import explain_polars, from_pandas, refuse_objects
 from segstore_ds.write.event_rows import (
     EventRows,
     check_events,
@@ -236,7 +236,7 @@ def as_input(
     `data` is a Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
     `__arrow_c_stream__` or `__arrow_c_array__`; a lazy frame, which is collected; or a dict or an
     iterable of dicts: events of the schema of `target`, with `new_columns` also with other columns.
-    An empty list, tuple or new generator means no events. This call reads nothing from a reader,
+    An empty container or new generator means no events. This call reads nothing from a reader,
     but the first batch from a generator, because only that has the schema.
     """
     # Not through Arrow's C interface, which refuses deep nesting without an explanation.
@@ -256,8 +256,7 @@ def as_input(
         return ArrowInput(data.schema, data, source=data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _of_interface(data)
-    # Only a generator shows whether it was read; another empty iterator may have been.
-    unread = held or (isinstance(data, GeneratorType) and data.gi_frame is not None)
+    unread = held or _is_unread(data)
     items = iter(data) if isinstance(data, Iterable) else iter(())
     source = data if items is data else None
     first = next(items, _NOTHING)
@@ -271,6 +270,13 @@ def as_input(
         raise _not_arrow(data)
     _remember(source)
     return ArrowInput(first.schema, chain([first], items)).once(source)
+
+
+def _is_unread(data: Any) -> bool:
+    """Tell whether nothing was read from data before: of iterators only a generator shows it."""
+    if isinstance(data, Iterator):
+        return isinstance(data, GeneratorType) and data.gi_frame is not None
+    return isinstance(data, Collection) and not isinstance(data, str | bytes)
 
 
 def is_lazy(data: Any) -> bool:
@@ -345,7 +351,8 @@ def _of_interface(data: Any) -> ArrowInput:
     except MemoryError:
         raise
     except pa.ArrowException as error:
-        raise _not_arrow(data) from error
+        polars = explain_polars(data) if hasattr(data, "estimated_size") else None
+        raise polars or _not_arrow(data) from error
     # The rows of a DataFrame are in memory, so `parts` may divide them.
     if hasattr(data, "estimated_size"):
         return ArrowInput(reader.schema, list(reader))

@@ -1,6 +1,7 @@
 """What an append or a generator's `next` has handed over: the caller may fill that memory again."""
 
 import uuid
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -129,15 +130,15 @@ def test_events_read_back_may_be_written_to():
 
 
 def test_no_events_are_as_an_empty_table():
-    """Given as a list, a tuple or a generator; what may have been read already is refused."""
+    """Given as a container or a generator; what may have been read already is refused."""
     stream = made()
-    for empty in ([], (), (event for event in ())):
+    for empty in ([], (), deque(), {}.values(), (event for event in ())):
         assert stream.append(empty).rows == 0
     with stream.appender() as appender:
         assert appender.append([]) == appender.next_place == 0
     used = (event for event in [{"n": 2}])
     stream.append(list(used))
-    for consumed in (used, map(dict, [])):
+    for consumed in (used, map(dict, []), ""):
         with pytest.raises(InvalidInputError, match="not read yet"):
             stream.append(consumed)
     assert read(stream) == [2]

@@ -2,6 +2,8 @@
 
 import datetime as dt
 import uuid
+from functools import partial
+from pathlib import Path
 
 import duckdb
 import pandas as pd
@@ -211,6 +213,131 @@ def test_what_pandas_holds_and_arrow_does_not_is_an_error_with_the_column(values
     for take in (stream.append, lambda rows: make(like=rows)):
         with pytest.raises(InvalidInputError, match=why):
             take(data)
+
+
+def series(values, kind):
+    return pl.DataFrame({"a": pl.Series(values, dtype=kind)})
+
+
+def column(values, kind=None):
+    return pd.DataFrame({"a": pd.Series(values, dtype=kind)})
+
+
+def arrow(values, kind):
+    return pa.table({"a": pa.array(values, kind)})
+
+
+UUID, MAX, DAY = uuid.UUID(int=5), 2**64 - 1, pd.Timestamp("2026-01-02").to_pydatetime()
+# For each row of the page's table: data, and how it is stored; None where it is refused.
+STORED = {
+    "uint8, uint16, uint32; uint64": [
+        (series([255], pl.UInt8), "int16", [255]),
+        (column([65535], "uint16"), "int32", [65535]),
+        (arrow([2**32 - 1], pa.uint32()), "int64", [2**32 - 1]),
+        (series([MAX], pl.UInt64), "decimal128(20, 0)", [MAX]),
+        (column([MAX, None], "UInt64"), "decimal128(20, 0)", [MAX, None]),
+    ],
+    "categorical, Enum, dictionary": [
+        (series(["x"], pl.Categorical), "string", ["x"]),
+        (series(["x"], pl.Enum(["x"])), "string", ["x"]),
+        (column(["x", None], "category"), "string", ["x", None]),
+        (arrow([7], pa.dictionary(pa.int8(), pa.uint8())), "int16", [7]),
+    ],
+    "fixed-size, large and view types; sets": [
+        (series([[1, 2]], pl.Array(pl.Int64, 2)), "list<element: int64>", [[1, 2]]),
+        (arrow(["x"], pa.large_string()), "string", ["x"]),
+        (arrow([b"ab"], pa.binary(2)), "binary", [b"ab"]),
+        (arrow([[1]], pa.list_view(pa.int64())), "list<element: int64>", [[1]]),
+        (column([{1}]), "list<element: int64>", [[1]]),
+    ],
+    "`Int64`, `boolean`, `string` of pandas; its NaN and NA": [
+        (column([1, None], "Int64"), "int64", [1, None]),
+        (column([True, None], "boolean"), "bool", [True, None]),
+        (column(["x", None], "string"), "string", ["x", None]),
+        (column([1.5, float("nan")]), "double", [1.5, None]),
+    ],
+    "half float; time; date64": [
+        (column([1.5], "float16"), "float", [1.5]),
+        (arrow([dt.time(1)], pa.time32("s")), "time64[ns]", [dt.time(1)]),
+        (arrow([dt.date(2026, 1, 2)], pa.date64()), "date32[day]", [dt.date(2026, 1, 2)]),
+    ],
+    "seconds, milliseconds; other time zones": [
+        (column([DAY], "datetime64[s]"), "timestamp[us]", [DAY]),
+        (
+            series([DAY], pl.Datetime("ms")).select(
+                pl.col("a").dt.replace_time_zone("Europe/Berlin")
+            ),
+            "timestamp[us, tz=UTC]",
+            [DAY.replace(tzinfo=dt.UTC) - dt.timedelta(hours=1)],
+        ),
+    ],
+    "extension types; intervals of pandas; UUIDs in pandas": [
+        (arrow(["{}"], pa.json_()), "string", ["{}"]),
+        (
+            pd.DataFrame({"a": pd.interval_range(0, 1)}),
+            "struct<left: int64, right: int64>",
+            [{"left": 0, "right": 1}],
+        ),
+        (column([UUID]), "binary", [UUID.bytes]),
+    ],
+    "`Object` and 128-bit integers of Polars": [
+        (series([UUID], pl.Object), None, "columns=['a']"),
+        (series([2**100], pl.Int128), None, "columns=['a']"),
+    ],
+    "periods, sparse and complex columns of pandas": [
+        (pd.DataFrame({"a": pd.period_range("2026", periods=1)}), None, "column='a'"),
+        (pd.DataFrame({"a": pd.arrays.SparseArray([1, 0])}), None, "column='a'"),
+        (column([1j]), None, "column='a'"),
+    ],
+    "values of several types, whole numbers beyond 64 bits": [
+        (column([1, "x"], object), None, "column='a'"),
+        (column([2**70], object), None, "column='a'"),
+        ([{"a": 1}, {"a": "x"}], None, "column='a'"),
+        ({"a": 2**70}, None, "column='a'"),
+    ],
+    "lone surrogates in texts, two columns of one name": [
+        (column(["\ud800"], object), None, "column='a'"),
+        ({"a": "\ud800"}, None, "column='a'"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), None, "names=['a']"),
+        (pa.table([[1], [2]], names=["a", "a"]), None, "names=['a']"),
+    ],
+    "decimals of more than 38 digits, unions, run-end encoding": [
+        (arrow([10**40], pa.decimal256(60, 0)), None, "column='a'"),
+        (
+            pa.table({"a": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])}),
+            None,
+            "column='a'",
+        ),
+        (
+            pa.table({"a": pa.RunEndEncodedArray.from_arrays([2], ["x"])}),
+            None,
+            "column='a'",
+        ),
+    ],
+}
+
+
+def test_types_become_what_the_page_says():
+    """Through create and append; other data than the page's rows is not tested here."""
+    page = (Path(segstore.__file__).parent / "docs" / "python.md").read_text()
+    table = page.partition("| given | stored |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in table] == [*STORED]
+    assert [row.split(" | ")[1][:5] == "error" for row in table] == [
+        found[0][1] is None for found in STORED.values()
+    ]
+    for given, stored, expected in (case for found in STORED.values() for case in found):
+        if stored is not None:
+            stream = make(like=given)
+            stream.append(given)
+            found = stream.read().read_all()["a"]
+            assert (str(found.type), found.to_pylist()) == (stored, expected)
+            continue
+        other = make(schema=pa.schema([("b", pa.int64())]))
+        for take in (partial(make, like=given), partial(other.append, given, merge_schema=True)):
+            with pytest.raises((InvalidInputError, SchemaMismatchError)) as refused:
+                take()
+            assert expected in str(refused.value)
+        assert other.refresh().tail == 0
 
 
 def test_objects_of_pandas_keep_their_nanoseconds():
