@@ -286,8 +286,9 @@ class StreamLog:
                     self.reopen()
                     continue
                 if change.root is None:
-                    self.follow()  # raises if the stream was dropped since
-                    self.seams.of(base.root).before_ack(base.root)  # again, for an earlier commit
+                    # Raises if the stream was dropped since; the folder may have been promoted.
+                    newest = self.follow()
+                    self.seams.of(newest).before_ack(newest)  # again, for an earlier commit
                     return Committed(base.root, change.result, written=False, attempts=attempt)
                 # Complete the root, and refuse it if the step from its base breaks a rule.
                 root = complete_root(

@@ -173,12 +173,14 @@ def test_promote_fences_the_old_primary(pair):
 def test_open_handle_commits_as_soon_as_its_folder_is_promoted(pair):
     """Within the minute for which it would rely on the root that it saw."""
     pair.stream.followers.add(pair.follower)
-    handles = [pair.reopen(pair.follower) for _ in range(4)]
+    handles = [pair.reopen(pair.follower) for _ in range(5)]
     pair.reopen(pair.follower).followers.promote()
     handles[0].append(numbers(0, 1), layout=STAGED)
     handles[1].tags.set("here", 0)
     handles[2].settings.update(upkeep=None)
     handles[3].seal()
+    # There is nothing to change: the folder is not asked as a follower of its own.
+    assert handles[4].followers.remove(pair.primary) is None
     with pytest.raises(FencedError):
         pair.stream.append(numbers(2, 3))
 
