@@ -298,6 +298,7 @@ def _few_bytes() -> Iterator[pa.Array]:
     buffers = [None, pa.py_buffer(view * 1000), pa.py_buffer(one.encode())]
     yield pa.Array.from_buffers(pa.string_view(), 1000, buffers)
     yield pa.nulls(1_000_000)
+    yield pa.array([True] * 20_000)  # eight in a byte
     yield pa.FixedSizeListArray.from_arrays(pa.nulls(1 << 30), 1 << 30)
 
 

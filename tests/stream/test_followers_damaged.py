@@ -172,15 +172,18 @@ def test_damage_that_may_hide_a_promotion_is_not_mended(followed: Pair, hint: bo
 def test_follower_that_lost_its_newest_commit_is_not_promoted(followed: Pair) -> None:
     """Its hint names the commit; its offset would be given out again."""
     pair = followed
+    opened = pair.reopen(pair.follower)  # before the commit that is lost
+    pair.reopen(pair.primary).append(numbers(6, 7))
     open_storage(pair.follower).delete(newest(pair.follower))
     pair.world.lost.add(pair.primary)
-    for _ in range(2):
-        with pytest.raises(MissingObjectError, match="are gone"):
-            pair.reopen(pair.follower).followers.promote()
+    for open_again in (lambda: opened, lambda: pair.reopen(pair.follower)):
+        for _ in range(2):
+            with pytest.raises(MissingObjectError, match="are gone"):
+                open_again().followers.promote()
     pair.world.lost.clear()
     assert repair(pair, pair.follower).ok
     pair.reopen(pair.follower).followers.promote()
-    assert found(pair.reopen(pair.follower)) == ACKNOWLEDGED
+    assert found(pair.reopen(pair.follower)) == [*ACKNOWLEDGED, 6]
 
 
 def test_promoted_follower_is_removed_by_name_only(followed: Pair) -> None:
