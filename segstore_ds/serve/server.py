@@ -50,8 +50,7 @@ _FOLDERS = re.compile(r"""(?<![\w/])(?:[a-z][a-z0-9+.-]*://|/)(?:[^\s'"/]*/)*"""
 def _as_flight() -> Iterator[None]:
     """Raise errors as Flight's own, which it sends with a status and without a Python traceback.
 
-    Clients must not learn where streams are, and gRPC drops texts of more than a few KiB. pyarrow
-    sends errors of GetSchema with their traceback, so causes are removed.
+    Clients must not learn where streams are, and gRPC drops texts of more than a few KiB.
     """
     try:
         yield
@@ -110,12 +109,19 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
             for name, stream in self._streams.items()
         ]
 
-    @_as_flight()
     def get_schema(
         self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         """Return the columns of a scan."""
-        return flight.SchemaResult(self._scan(_request(descriptor))[1].schema)
+        try:
+            with _as_flight():
+                return flight.SchemaResult(self._scan(_request(descriptor))[1].schema)
+        except flight.FlightError as error:
+            failure = error.with_traceback(None)
+        raise failure from None
+
+    # pyarrow sends the traceback of this one call: it must not say where the server's files are.
+    get_schema.__code__ = get_schema.__code__.replace(co_filename="segstore")
 
     @_as_flight()
     def get_flight_info(
@@ -177,6 +183,11 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         given = pa.RecordBatchReader.from_batches(reader.schema, sent)
         commit = stream.append(given, **request)
         writer.write(json.dumps(asdict(commit), default=str).encode())
+
+    @_as_flight()
+    def do_exchange(self, *_: object) -> None:
+        """Refuse an exchange; pyarrow would answer with a traceback."""
+        raise InvalidInputError("no events are exchanged", remedy="read by DoGet, append by DoPut")
 
     def _sent(
         self, reader: flight.MetadataRecordBatchReader, rows: int

@@ -203,10 +203,17 @@ def test_what_fails_unexpectedly_is_told_to_the_log_alone(connect, monkeypatch, 
 
 
 def test_an_error_of_get_schema_has_the_text_too(connect):
-    """With a traceback, which pyarrow adds to this one call, but not with those of its causes."""
+    """pyarrow adds a traceback to this one call, which names none of the server's files."""
     with pytest.raises(pa.ArrowException, match=r"SEG_INVALID_INPUT.*m") as caught:
         connect().get_schema(_command(columns=["m"]))
     assert str(caught.value).count("Traceback") <= 2  # pyarrow's client repeats the server's text
+    assert {*re.findall(r'File "(.*?)"', str(caught.value))} == {"pyarrow/_flight.pyx", "segstore"}
+
+
+def test_exchanges_are_refused_without_a_traceback(connect):
+    with pytest.raises(flight.FlightServerError, match=r"SEG_INVALID_INPUT.*DoPut") as caught:
+        connect().do_exchange(_command())[1].read_chunk()
+    assert "Traceback" not in str(caught.value)
 
 
 def test_damage_is_an_error_for_the_client(connect, stream, tmp_path):
