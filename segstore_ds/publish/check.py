@@ -120,20 +120,19 @@ def _mend(context: StreamContext, codec: Codec, wrong: Mapping[str, FormatError]
     with suppress(FormatError):  # the newest commit is one of those that are wrong
         table = codec.newest(storage)
     check_shown(context, codec, table.note, context.log.root)
-    # A lost commit may have shown all events, with files of the table's own.
-    shown = table.note.tail if table.note else 0
-    upto = context.log.root.tail if own else shown
     if marks in wrong:
         storage.put(marks, b"{}")  # then unused files stay for another grace
     if table.note is None or wrong.keys() - {codec.HINT, delta.LAST_CHECKPOINT, marks}:
         # The marks stay: without them, nothing would show that a killed repair left no table.
         remove_table(storage, context.log.root.stream_id, codec, keep=marks)
         context.memory.pop(codec.KIND, None)
-        run_publish(context, codec.KIND, upto=upto)
+        # A lost commit may have shown all events, with files of the table's own.
+        shown = table.note.tail if table.note else 0
+        run_publish(context, codec.KIND, upto=context.log.root.tail if own else shown)
         return
     if codec.HINT in wrong:
         if (wrong[codec.HINT].fields.get("named") or -1) > table.version:
-            run_publish(context, codec.KIND, upto=upto)  # the newest commit is lost
+            run_publish(context, codec.KIND)  # the newest commit is lost
         announce(storage, codec, codec.newest(storage))
     codec.checkpoint(storage, codec.newest(storage))
 
