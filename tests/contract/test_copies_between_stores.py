@@ -39,6 +39,28 @@ def test_local_to_s3_to_memory(s3_server, tmp_path) -> None:
         one.verify().check()
 
 
+def test_live_stream_moves_from_a_disk_to_a_bucket(s3_server, tmp_path) -> None:
+    """Writers, readers, positions and a kept version go with it; the second call has the rest."""
+    stream = segstore.create(str(tmp_path / "stream"), _events(0, 0).schema)
+    stream.append(_events(0, 10), writer_id="etl", batch_id=1, layout=LAYOUT)
+    reader = stream.readers.register("billing", owner="a", start="head")
+    stream.tags.set("v1", keep=True)
+    there, options = f"s3://{s3_server.new_bucket()}/moved", s3_server.options
+    stream.back_up(there, storage_options=options)
+    stream.append(_events(10, 20), writer_id="etl", batch_id=2)
+    reader.publish(7)
+    position = stream.position("tail")
+    stream.back_up(there, storage_options=options)
+    segstore.drop(stream.url, confirm=stream.url)
+    moved = segstore.open(there, storage_options=options)
+    assert moved.append(_events(10, 20), writer_id="etl", batch_id=2).repeated
+    assert moved.append(_events(20, 30), writer_id="etl", batch_id=3).start == 20
+    assert moved.read(position).read_all()["n"].to_pylist() == list(range(20, 30))
+    assert moved.readers.register("billing", owner="a").offset == 7
+    assert moved.scan(as_of="tag:v1").count() == 10
+    moved.verify().check()
+
+
 def test_clone_on_s3(s3_server) -> None:
     """A clone uses its origin's options; materialized, it is independent and removes its pin."""
     bucket = s3_server.new_bucket()
