@@ -13,6 +13,11 @@ from segstore_ds.options.arguments import check_size
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.options.table import TARGET_ROWS
 
+_BREAKS = (
+    "of versions forgotten now, reads, jobs, restore and copies fail; publish tables again, until "
+    "then their readers may fail"
+)
+
 
 def maintain(
     run: Run,
@@ -44,8 +49,10 @@ def maintain(
         short_grace=short_grace,
         free_now=free_now,
     )
+    breaks = (_BREAKS,) if free_now else ()
     if dry_run:
-        run.report(maintain(dry_run=True))
+        found = maintain(dry_run=True)
+        run.report(found, *str(found).split("\n"), *breaks)
         return
     if not yes:
         found = maintain(dry_run=True)
@@ -56,7 +63,7 @@ def maintain(
             ask(f"Forget {found.versions:,} versions of {stream.url}, and delete {gone}?", yes=yes)
     with shown("deleting", "objects") as progress:
         done = maintain(progress=progress)
-    run.report(done)
+    run.report(done, *str(done).split("\n"), *breaks)
 
 
 def compact(

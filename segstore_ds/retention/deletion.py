@@ -148,10 +148,8 @@ def run_deletion(
         context.log.refresh()  # raises if the stream was dropped before the list of objects
         root = commit_aim(context, aim, objects=objects).root
         if aim.start:
-            # By the age of each file, since another call may have raised `log_start` beyond it.
-            before_us = context.log.store_now_us() - int(context.log.grace_s * 1e6)
-            below = context.log.files.superseded(root.log_start, before_us)
-            trim_log(context, root, lambda files: files.purge(below[-1] + 1 if below else 0))
+            below = _forgotten(context, root, context.log.store_now_us())
+            trim_log(context, root, lambda files: files.purge(below))
     versions = root.log_start - base.log_start
     report = Maintenance(dry_run, root.version, root.log_start, versions)
     report = _with_waiting_log(context, root, aim, report)
@@ -233,16 +231,26 @@ def _with_waiting_log(
     context: StreamContext, root: Root, aim: Aim, report: Maintenance
 ) -> Maintenance:
     """Return a report with the commit files of older versions that stay."""
+    goes = report.dry_run and aim.start
+    below = _forgotten(context, root, context.clock.wall_us()) if goes else 0
     sizes = [
         info.size
         for info in context.storage.list(names.LOG_FOLDER)
         if (number := names.parse_log_name(info.path.rpartition("/")[2])) is not None
-        and number < root.version
-        and not (report.dry_run and number < root.log_start)
+        and below <= number < root.version
     ]
     age_us = int(max(aim.version_age_s, context.log.grace_s) * 1e6)
     until = to_moment(root.time_us + age_us) if sizes else None
     return replace(report, log_files=len(sizes), log_bytes=sum(sizes), until=until)
+
+
+def _forgotten(context: StreamContext, root: Root, now_us: int) -> int:
+    """Return the version below which commit files go, as they were superseded an hour ago.
+
+    It goes by each file, since another call may have raised `log_start` beyond it.
+    """
+    before_us = now_us - int(context.log.grace_s * 1e6)
+    return max(context.log.files.superseded(root.log_start, before_us), default=-1) + 1
 
 
 def trim_log(

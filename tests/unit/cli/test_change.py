@@ -77,6 +77,9 @@ def test_nobody_is_asked_about_nothing(stream, capsys):
     for line in (["truncate", "0"], ["maintain"], ["maintain", "--keep", "0s"], ["retain"]):
         assert main([line[0], stream.url, *line[1:]]) == 0
     assert "Forget" not in capsys.readouterr().err
+    for more in ([], ["--dry-run"]):  # which always says what it breaks
+        assert main(["maintain", stream.url, "--free-now", *more]) == 0
+        assert "publish tables again" in capsys.readouterr().out
 
 
 def test_truncate_beyond_the_tail_is_refused_before_it_asks(stream, capsys):
