@@ -1,6 +1,7 @@
 """The storage contract on local disk, and what only a disk can show."""
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -46,6 +47,24 @@ def test_failed_write_leaves_no_name(tmp_path):
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     assert [path for path in (tmp_path / "s").rglob("*") if path.is_file()] == []
+
+
+def test_close_that_fails_after_a_read_is_no_failure(tmp_path, monkeypatch):
+    """As on network mounts: the bytes are there."""
+    source, target = open_storage(tmp_path / "a"), open_storage(tmp_path / "b")
+    source.put("log/1", b"bytes")
+    close = os.close
+
+    def failing(descriptor: int) -> None:
+        flags, mode = fcntl.fcntl(descriptor, fcntl.F_GETFL), os.fstat(descriptor).st_mode
+        close(descriptor)
+        if flags & os.O_ACCMODE == os.O_RDONLY and stat.S_ISREG(mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "close", failing)
+    assert (source.get("log/1"), source.get_range("log/1", 1, 3)) == (b"bytes", b"yt")
+    target.copy_from(source, "log/1", "log/1")
+    assert target.get("log/1") == b"bytes"
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
