@@ -236,6 +236,14 @@ def test_commits_that_named_the_follower_are_fetched_from_it(pair: Pair, lost: s
     assert content(pair.follower) == content(pair.primary)
 
 
+def test_repair_beside_a_promoted_follower_is_a_report(followed: Pair) -> None:
+    """It names the promoted one, instead of ending in its error."""
+    followed.reopen(followed.follower).followers.promote()
+    (text,) = repair(followed, followed.primary).damaged
+    assert text.startswith(f"{followed.follower}: SEG_FENCED: ")
+    assert repair(followed, followed.follower).ok
+
+
 def test_promoted_follower_gives_no_commits_back(followed: Pair) -> None:
     """The old primary would be a stream beside it."""
     pair, storage = followed, open_storage(followed.primary)
