@@ -17,7 +17,7 @@ the clone is made. If the clone is missing after that, it was moved, so no secon
 pin that the first one needs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -209,7 +209,7 @@ def run_materialize(context: StreamContext) -> int:
             break
         sharing = root
         with Transfer() as transfer:
-            take = partial(_take, transfer, storage)
+            take = partial(_take, transfer, storage, _listed(context, root))
             copied += sum(map_ahead(take, _shared(context, root), threads=OBJECTS))
 
         def next_root(newest: Root, _slot: Slot, base: Root = root) -> Root | None:
@@ -229,14 +229,25 @@ def run_materialize(context: StreamContext) -> int:
     return copied
 
 
-def _take(transfer: Transfer, storage: Storage, shared: tuple[str, bool]) -> bool:
+def _listed(context: StreamContext, root: Root) -> dict[str, SegmentEntry]:
+    """Return the entries of a root's segments by their objects, which are compared with them."""
+    found = context.status.segments(root, root.listed_start, root.tail, with_stats=False)
+    return {names.segment_object(placed.entry.path): placed.entry for placed in found}
+
+
+def _take(
+    transfer: Transfer,
+    storage: Storage,
+    entries: Mapping[str, SegmentEntry],
+    shared: tuple[str, bool],
+) -> bool:
     """Copy an object into the clone's own folder; False if it is gone and not required."""
     path, required = shared
     try:
         if names.is_status(path):
             copy_small(storage, storage, path)
         elif not storage.copy_from(storage, path, path, replace=True):
-            transfer.copy(CopiedObject(storage, path, storage, path))
+            transfer.copy(CopiedObject(storage, path, storage, path, entries.get(path)))
     except MissingObjectError:
         if required:
             raise

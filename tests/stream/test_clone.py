@@ -165,33 +165,43 @@ def test_clone_deletes_nothing_of_its_origin() -> None:
 
 
 class _Flipping(WrappedStorage):
-    """Gives a wrong bit in the n-th read of each status object, once `nth` is set."""
+    """Gives a wrong bit in the n-th read of each object of a folder, once `nth` is set."""
 
     nth = 0
 
-    def __init__(self, inner: Storage) -> None:
+    def __init__(self, inner: Storage, folder: str, place: int) -> None:
         super().__init__(inner)
-        self.reads = Counter[str]()
+        self.folder, self.place, self.reads = folder, place, Counter[str]()
 
-    def around(self, verb, path, work):  # noqa: ARG002
+    def around(self, verb, path, work):
+        if verb == "copy_from":
+            return False  # as a store that copies nothing by itself
         done = work()
-        if not self.nth or not isinstance(done, bytes) or not path.startswith("status/"):
+        if not self.nth or not isinstance(done, bytes) or not path.startswith(self.folder):
             return done
         self.reads[path] += 1
-        if self.reads[path] == self.nth and len(done) > 20:
-            return done[:-20] + bytes([done[-20] ^ 1]) + done[-19:]
-        return done
+        if self.reads[path] != self.nth or len(done) <= 60:
+            return done
+        changed = bytearray(done)
+        changed[self.place] ^= 1
+        return bytes(changed)
 
 
 @pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+@pytest.mark.parametrize(
+    ("folder", "place"), [("status/", -20), *(("segments/", at) for at in (1, 40, -60, -20, -2))]
+)
 def test_wrong_bit_in_a_read_is_not_stored_by_materialize(
-    nth: int, monkeypatch: pytest.MonkeyPatch
+    folder: str, place: int, form: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The origin may be dropped afterwards."""
     monkeypatch.setattr(SOFT, 3)
-    stream, _ = make_stream(7)
-    storage = _Flipping(_clone(stream)._log.storage)
+    stream, _ = make_stream(0)
+    for start in range(0, 70, 10):
+        stream.append(numbers(start, start + 10), layout=replace(STAGED, segment_format=form))
+    storage = _Flipping(_clone(stream)._log.storage, folder, place)
     clone = open_on(storage, clock=stream._log.clock)
     storage.nth = nth
     for _ in range(20):
