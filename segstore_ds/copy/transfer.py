@@ -49,6 +49,7 @@ PART_BYTES = 8 << 20  # smaller parts cost more CPU; memory is about one part pe
 REQUESTS = 10  # ranges at a time, over all objects
 OBJECTS = 4  # objects at a time: one is synced while others are fetched
 _ZEROS = bytes(PART_BYTES)
+_LOOKS = 3  # at a footer that nothing describes: one answer may have a wrong bit
 
 Range = tuple[int, int]
 
@@ -103,8 +104,9 @@ class CopiedObject:
     """One object to copy.
 
     `entry` is that of a segment that the source lists, which is verified by it. Otherwise `size`
-    saves a request, and a segment is verified by its own index if it has one. `others` finds
-    folders with the same bytes under the same name; it is called if the source is damaged.
+    saves a request, and a segment is verified by its own index if it has one, which is read twice.
+    `others` finds folders with the same bytes under the same name; it is called if the source is
+    damaged.
     """
 
     source: Storage
@@ -312,10 +314,12 @@ class _Copy:
         """Return where the end begins, its bytes, and the checks that its index allows."""
         failed: FormatError | None = None
         own = self._copied.source
-        for source in chain((own,), self._copied.others()):
+        # What nothing else describes is read again where two reads of its index differ.
+        tries = 1 if self._copied.entry is not None else _LOOKS
+        for source in chain((own,) * tries, self._copied.others()):
             try:
                 start, end = self._fetch_end(source)
-                return start, end, Checks(self._records(bytes(end)))
+                return start, end, Checks(self._records(source, bytes(end)))
             except FormatError as error:
                 failed = failed or error
             except StorageError:
@@ -342,7 +346,7 @@ class _Copy:
         start = max(self._size - length, 0)
         return start, memoryview(source.get_range(name, start, self._size) if length else b"")
 
-    def _records(self, end: bytes) -> list[Record]:
+    def _records(self, source: Storage, end: bytes) -> list[Record]:
         """Return the records to verify: a segment's frames and its footer."""
         if self._form is None:
             return []
@@ -354,6 +358,9 @@ class _Copy:
         )
         tail = end[max(len(end) - length, 0) :]
         crc = crc32(tail) if entry is None else entry.footer_crc
+        place = self._size - len(tail), self._size
+        if entry is None and tail != bytes(source.get_range(self._copied.name, *place)):
+            raise CorruptionError("two reads of a footer differ", where=self._copied.where)
         try:
             index = self._form.parse_index(
                 tail, object_bytes=self._size, where=self._copied.where, footer_crc=crc
