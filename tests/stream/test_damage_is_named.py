@@ -1,13 +1,16 @@
 """Damage that no read of the newest version meets: verify names it, and repair says what stays."""
 
+from contextlib import suppress
+
 import pytest
 from publish_kit import DELTA, TABLES
 from stream_kit import TIGHT, fresh_url, make_stream, numbers, objects, values, wait
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.storage import open_storage
+from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.rescue import salvage as salvage_on
@@ -166,6 +169,33 @@ def test_old_commit_file_behind_a_gap_is_moved_out_of_the_log(at):
         seen.append(numbers(start, start + 10))
     assert values(again(stream)) == list(range(90))
     again(stream).verify().check()
+
+
+class _Flipping(WrappedStorage):
+    """The n-th read of a file has a wrong bit in its last bytes."""
+
+    def __init__(self, inner: Storage, path: str, nth: int) -> None:
+        super().__init__(inner)
+        self.path, self.nth = path, nth
+
+    def around(self, verb, path, work):  # noqa: ARG002
+        answer = work()
+        self.nth -= path == self.path and isinstance(answer, bytes)
+        if self.nth or path != self.path or not isinstance(answer, bytes):
+            return answer
+        return answer[:-30] + bytes([answer[-30] ^ 1]) + answer[-29:]
+
+
+def test_file_is_moved_aside_as_it_is() -> None:
+    """Also if a read of it has a wrong bit; then it stays, or is moved by the next call."""
+    for nth in range(1, 9):
+        stream, storage = make_stream(6)
+        old = storage.get(log_file(3))
+        storage.put(log_file(9), old)
+        with suppress(CorruptionError):  # which refuses what may be a lost commit
+            repair_on(_Flipping(storage, log_file(9), nth), clock=stream._log.clock)
+        (left,) = objects(storage, "aside") or {log_file(9)}
+        assert storage.get(left) == old
 
 
 def test_commit_file_of_another_stream_is_moved_out_of_the_log():
