@@ -151,7 +151,7 @@ def _expire(
         for rule in stream.settings.expiry
         if rule.column not in names
     }
-    given = names if after != "never" else []
+    given = names if after != "never" and check_duration("after", after) is not None else []
     rules = {name: {"age": after, "filters": filters} for name in given}
     text = f"{', '.join(names)} of {stream.url}"
     text = f"{text} expire no more" if not rules else f"{text} become null after {after}"
@@ -207,7 +207,8 @@ def columns(
         raise typer.BadParameter("give --rename OLD=NEW")
     stream, names = run.change(url), {old: new for old, _, new in pairs}
     if remove:
-        ask(f"Drop {', '.join(remove)} of {stream.url}?", yes=yes)
+        known = {*remove} <= {*stream.schema.names}
+        ask(f"Drop {', '.join(remove)} of {stream.url}?", yes=yes or not known)
     stream.change_schema(rename=names, drop=remove or ())
     known = stream.schema.names
     run.report({"columns": known}, f"columns: {', '.join(known)}")

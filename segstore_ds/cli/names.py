@@ -43,7 +43,7 @@ def tag(
         text = f"would {'remove the tag' if delete else 'put'} {name} at {offset}"
         run.report({"dry_run": True, "name": name, "offset": offset}, text)
     elif delete:
-        ask(f"Remove the tag {name} of {stream.url}?", yes=yes)
+        ask(f"Remove the tag {name} of {stream.url}?", yes=yes or name not in stream.tags)
         stream.tags.delete(name)
         run.report({"name": name, "removed": True}, f"removed {name}")
     else:
@@ -123,7 +123,8 @@ def pins(
         run.table([[{key: row[key] for key in _PIN} for row in rows]])
         return
     stream = run.change(url)
-    ask(f"Release the pin {release} of {stream.url}? What its clone reads may go.", yes=yes)
+    known = release in stream.pins
+    ask(f"Release the pin {release} of {stream.url}? Its clone needs it.", yes=yes or not known)
     stream.pins.release(release)
     run.report({"name": release, "released": True}, f"released {release}")
 
@@ -147,8 +148,11 @@ def followers(
         run.report({"followers": stream.followers}, f"added {add}")
     elif remove:
         ask(f"Continue {stream.url} without {remove}?", yes=yes)
+        before = stream.followers
         stream.followers.remove(remove, allow_promoted=allow_promoted)
-        run.report({"followers": stream.followers}, f"removed {remove}; its folder stays")
+        done = len(stream.followers) < len(before)
+        text = f"removed {remove}; its folder stays" if done else f"{remove} is no follower"
+        run.report({"followers": stream.followers, "removed": done}, text)
     elif promote:
         ask(f"Make {stream.url} the primary? The old one can commit nothing any more.", yes=yes)
         generation = stream.followers.promote()

@@ -161,18 +161,21 @@ def test_one_writer_id_belongs_to_one_query(sink: Sink) -> None:
 
 @pytest.mark.slow
 def test_deleted_checkpoint_is_noticed_by_its_location(sink: Sink) -> None:
-    """The new query would write everything again; it is refused and leaves nothing behind."""
+    """The new query would write everything again; it is refused and leaves nothing behind.
+
+    With one option, on both sides, it goes on at the reader's position.
+    """
     sink.extend(6)
-    sink.drain(sink.follow())
+    sink.drain(sink.follow(readerName="etl"))
     shutil.rmtree(sink.checkpoint)
     with pytest.raises(StreamingQueryException, match=r"belongs to another query.*deleted"):
         sink.drain(sink.follow())
     assert sink.values() == list(range(6))
     shutil.rmtree(sink.checkpoint)
     sink.extend(2)
-    sink.drain(sink.follow(startCut=6), takeover=True)
+    sink.drain(sink.follow(readerName="etl", takeover=True), takeover=True)
     sink.extend(2)
-    sink.drain(sink.follow())
+    sink.drain(sink.follow(readerName="etl"))
     assert sink.values() == list(range(10))
     assert not sink.stream().verify().leftovers
 

@@ -77,6 +77,13 @@ def test_nobody_is_asked_about_nothing(stream, capsys):
     for line in (["truncate", "0"], ["maintain"], ["maintain", "--keep", "0s"], ["retain"]):
         assert main([line[0], stream.url, *line[1:]]) == 0
     assert "Forget" not in capsys.readouterr().err
+    for line in (
+        ["tag", "no", "--delete"],
+        ["pins", "--release", "no"],
+        ["columns", "--drop", "no"],
+    ):
+        assert main([line[0], stream.url, *line[1:]]) == 2
+        assert "no such" in capsys.readouterr().err
     for more in ([], ["--dry-run"]):  # which always says what it breaks
         assert main(["maintain", stream.url, "--free-now", *more]) == 0
         assert "publish tables again" in capsys.readouterr().out
@@ -203,6 +210,8 @@ def test_redact_after_an_age_sets_a_rule(stream, capsys):
     assert main(line) == NOT_CONFIRMED
     assert main([*line, "--dry-run"]) == 0
     assert stream.refresh().settings.expiry == ()
+    assert main([*line[:-3], "--after", "3x"]) == 2
+    assert "give after as an age such as 7d" in capsys.readouterr().err
     assert main([*line, "--where", "n > 1", "--yes"]) == 0
     (rule,) = stream.refresh().settings.expiry
     assert (rule.column, rule.age_s, rule.filters) == ("n", 30 * 86_400, "n > 1")
@@ -269,6 +278,8 @@ def test_followers(stream, tmp_path, capsys):
     assert main(["followers", stream.url]) == 0
     assert f"DOWN file://{url}: unreachable" in capsys.readouterr().out
     Path(f"{url}-away").rename(url)
+    assert main(["followers", stream.url, "--remove", f"{url}-wrong", "-y"]) == 0
+    assert "second-wrong is no follower\n" in capsys.readouterr().out
     assert main(["followers", url, "--promote", "--yes", "--json"]) == 0
     assert done(capsys) == {"generation": 1}
     assert main(["followers", stream.url, "--remove", url]) == NOT_CONFIRMED
