@@ -76,12 +76,13 @@ def restore(
     url: Url,
     version: Annotated[int, typer.Argument(metavar="VERSION", help="A version that is kept.")],
     *,
+    allow_redacted: Annotated[bool, "Go on even if redacted values come back."] = False,
     yes: Yes = False,
 ) -> None:
     """Bring back the events of an earlier version, at new offsets."""
     stream = run.change(url)
     ask(f"Replace the events of {stream.url} by those of version {version}?", yes=yes)
-    commit = stream.restore(version)
+    commit = stream.restore(version, allow_redacted=allow_redacted)
     run.report(commit, f"offsets [{commit.start}, {commit.end}) in version {commit.version}")
 
 
@@ -132,7 +133,7 @@ def redact(
     )
     held = f"{done.rows:,} events in {done.segments:,} segments"
     text = f"redacted {held}, below offset {done.tail}"
-    forgotten = () if done.forgotten is None else str(done.forgotten).split("\n")
+    forgotten = () if done.forgotten is None else run.spell(str(done.forgotten)).split("\n")
     run.report(done, f"{text}, id {done.redact_id}", *forgotten)
 
 

@@ -177,6 +177,7 @@ def copy(
     start: Start = "head",
     end: End = "tail",
     version: Annotated[int | None, "N: Clone this kept version."] = None,
+    allow_redacted: Annotated[bool, "Clone it even if it has redacted values."] = False,
     seal: Annotated[bool, "Seal the copy."] = False,
     copy_id: Annotated[
         str | None,
@@ -200,6 +201,7 @@ def copy(
             start=start,
             end=end,
             version=version,
+            allow_redacted=allow_redacted,
             seal=seal,
             storage_options=None if clone else run.options(),
             progress=progress,

@@ -209,7 +209,8 @@ class Forgotten:
     def __str__(self) -> str:
         if self.done:
             return "\n".join(["forgotten, as far as segstore reaches; also check", *self.beyond])
-        until = f" before {self.due}" if self.due else ": waiting does not delete what is left"
+        due = f" before {self.due:%Y-%m-%dT%H:%M:%SZ}" if self.due else ""
+        until = due or ": waiting does not delete what is left"
         return "\n".join([f"not forgotten{until}", *map(str, self.left)])
 
 

@@ -194,6 +194,22 @@ def test_rule_of_an_age_takes_no_flags_of_a_redaction(stream, more):
     assert stream.refresh().settings.expiry == ()
 
 
+def test_versions_of_before_a_redaction_need_a_flag(stream, tmp_path, capsys):
+    """What a clone still holds is told with the commands for it."""
+    version, clone = stream.version, str(tmp_path / "clone")
+    stream.copy_to(clone, mode="clone", copy_id="c")
+    redact = ["redact", stream.url, "--where", "n == 2", "-c", "n", "--yes", "--forget"]
+    assert main(redact) == 0
+    assert "or drop it; if it was deleted, call segstore pins URL --release c" in (
+        capsys.readouterr().out
+    )
+    again = ["copy", stream.url, f"{clone}-2", "--clone", "--version", str(version)]
+    for line in (["restore", stream.url, str(version), "--yes"], again):
+        assert main(line) == FAILED
+        assert "or set --allow-redacted" in capsys.readouterr().err
+        assert main([*line, "--allow-redacted"]) == 0
+
+
 def test_copy_goes_on_from_another_folder(stream, tmp_path, capsys, monkeypatch):
     """A target is a place, however it is spelled, and one name in two folders is two places."""
     for folder in ("a", "b"):
