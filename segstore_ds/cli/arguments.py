@@ -99,6 +99,7 @@ COMMANDS = {
     "salvage": "salvage URL TARGET",
     "verify": "verify URL",
     "compact": "compact URL",
+    "copy_to": "copy URL TARGET",
     "history": "history URL",
     "maintain": "maintain URL",
     "publish": "publish URL",
@@ -122,6 +123,7 @@ COMMANDS = {
     "tags.delete": "tag URL NAME --delete",
     "tags.set": "tag URL NAME CUT",
 }
+_DEFAULTS = {"confirm", "mode"}  # what a command does without a flag
 _QUOTED = re.compile(r"'([^']+)'")
 _GIVES = {"None": "none", "...": "VALUE"}
 _CALL = re.compile(r"(?<![\w.])(?:(?:segstore|stream)\.)?([a-z_]+(?:\.[a-z_]+)?)\(([^()]*)\)")
@@ -147,7 +149,7 @@ def spell_calls(text: str, options_of: Callable[[str], Iterable[Any]]) -> str:
         if (named := _QUOTED.match(found[2])) is not None:
             line = line.replace("NAME", shlex.quote(named[1]))
         flags = {option.name: option.opts[0] for option in options_of(line.partition(" ")[0])}
-        given = {name: value for name, value in given.items() if name != "confirm"}
+        given = {name: it for name, it in given.items() if name in flags or name not in _DEFAULTS}
         if not given.keys() <= flags.keys():
             return found[0]
         words = [

@@ -203,6 +203,8 @@ def test_versions_of_before_a_redaction_need_a_flag(stream, tmp_path, capsys):
     assert "or drop it; if it was deleted, call segstore pins URL --release c" in (
         capsys.readouterr().out
     )
+    assert main(["copy", stream.url, "memory://elsewhere", "--clone"]) == FAILED
+    assert "use segstore copy URL TARGET to copy between" in capsys.readouterr().err
     again = ["copy", stream.url, f"{clone}-2", "--clone", "--version", str(version)]
     for line in (["restore", stream.url, str(version), "--yes"], again):
         assert main(line) == FAILED
