@@ -138,8 +138,8 @@ def _elsewhere(root: Root, version: int) -> Iterator[Left]:
                 pin.url,
                 "a clone of a version from before the redaction",
                 "it lists the old objects, and its pin keeps them here",
-                "redact the clone and call materialize() on it, or drop it; if it was deleted, call "
-                f"pins.release({name!r})",
+                "redact the clone and call materialize() on it, or drop it; if it was deleted, "
+                f"call pins.release({name!r})",
             )
     for origin in origins_of(root):
         yield Left(
