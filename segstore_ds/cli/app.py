@@ -24,7 +24,7 @@ from segstore_ds.cli import (
     names,
     rows,
 )
-from segstore_ds.cli.arguments import Json, Options, Run, choose, spell_calls, spell_flags
+from segstore_ds.cli.arguments import Json, Options, Run, Single, choose, spell_calls, spell_flags
 from segstore_ds.cli.show import to_json
 from segstore_ds.errors import FormatError, SegstoreError, UnsupportedVersionError
 from segstore_ds.options.quantities import printable, printable_json
@@ -114,20 +114,28 @@ def _base(
     *,
     storage_options: Options = None,
     as_json: Json = False,
+    single_writer: Single = False,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Append-only event streams for Spark and Python, in plain folders."""
-    ctx.obj = Run(as_json, storage_options, _options(ctx))
+    ctx.obj = Run(as_json, storage_options, single_writer, _options(ctx))
 
 
-def _run(ctx: typer.Context, *, storage_options: Options = None, as_json: Json = False) -> Run:
+def _run(
+    ctx: typer.Context,
+    *,
+    storage_options: Options = None,
+    as_json: Json = False,
+    single_writer: Single = False,
+) -> Run:
     """Return the run of a command; these flags may be before or after the command's name."""
     before: Run = ctx.obj
     given = before.given if storage_options is None else storage_options
-    return Run(as_json or before.as_json, given, before.commands)
+    single = single_writer or before.single_writer
+    return Run(as_json or before.as_json, given, single, before.commands)
 
 
 # Parameters of commands that are built from flags shared by several commands.

@@ -35,6 +35,9 @@ Options = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Single = Annotated[
+    bool, typer.Option("--single-writer", help="Promise that nobody else writes meanwhile.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Change nothing; show what would be deleted.")
@@ -216,6 +219,7 @@ class Run:
 
     as_json: bool = False
     given: str | None = None
+    single_writer: bool = False  # for filesystems that are refused
     commands: Callable[[str], Iterable[Any]] = lambda _name: ()  # a command's options
 
     def spell(self, text: str) -> str:
@@ -236,7 +240,11 @@ class Run:
 
     def change(self, url: str) -> "segstore.Stream":
         """Open a stream for a command that commits."""
-        return segstore.open(url, storage_options=self.options())
+        return segstore.open(url, **self.how())
+
+    def how(self) -> dict[str, Any]:
+        """Return the arguments of calls that write to a location."""
+        return {"storage_options": self.options(), "single_writer": self.single_writer}
 
     def report(self, done: Any, *lines: str) -> None:
         """Print a command's result: its fields as JSON, otherwise `lines` or its text."""

@@ -131,7 +131,7 @@ def repair(
         allow_promoted=allow_promoted,
         allow_redacted=allow_redacted,
         replica=replica,
-        storage_options=run.options(),
+        **run.how(),
     )
     lines = [*(f"put back: {text}" for text in done.repaired)]
     lines += [f"given up: version {version}" for version in done.lost]

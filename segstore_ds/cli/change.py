@@ -184,7 +184,7 @@ def drop(run: Run, url: Url, *, dry_run: DryRun = False, yes: Yes = False) -> No
             run.report(done, f"would delete {what}")
             return
         ask(f"Delete {what}?", yes=yes)
-    dropped = segstore.drop(url, confirm=url, storage_options=run.options())
+    dropped = segstore.drop(url, confirm=url, **run.how())
     kept = (f"not the stream's, kept: {name}" for name in dropped.kept)
     text = f"objects deleted: {dropped.deleted:,}; the log stays, and says that it was dropped"
     run.report(dropped, text, *kept)

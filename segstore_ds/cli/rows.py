@@ -48,7 +48,7 @@ def create(
             schema = found.schema
     else:
         schema = _parse_columns(column or [])
-    stream = segstore.create(url, schema, time_column=time_column, storage_options=run.options())
+    stream = segstore.create(url, schema, time_column=time_column, **run.how())
     made = {"url": stream.url, "version": stream.version, "stream_id": stream.info()["stream_id"]}
     run.report(made, f"created {stream.url}")
 
@@ -95,7 +95,7 @@ def append(
     with ExitStack() as stack:
         rows = stack.enter_context(open_rows(file, found, known, new=merge_schema))
         if stream is None:
-            stream = segstore.create(url, rows.schema, storage_options=run.options())
+            stream = segstore.create(url, rows.schema, **run.how())
             stack.enter_context(_dropped_if_empty(run, stream))
         with counted(rows, "appended") as data:
             commit = stream.append(
@@ -121,7 +121,7 @@ def _dropped_if_empty(run: Run, stream: "segstore.Stream") -> Iterator[None]:
     except BaseException:
         with suppress(SegstoreError):  # another writer may have committed to it
             url = stream.url
-            segstore.drop(url, confirm=url, expected_version=made, storage_options=run.options())
+            segstore.drop(url, confirm=url, expected_version=made, **run.how())
         raise
 
 

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 import typer
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import register_implementation
 
 import segstore_ds as segstore
 from segstore_ds.cli import FAILED, RETRYABLE
@@ -256,6 +258,33 @@ def test_config_that_can_t_be_read_is_refused(tmp_path, monkeypatch, text):
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(typer.BadParameter, match=r"mine\.toml"):
         Run().options()
+
+
+class _PlainFileSystem(MemoryFileSystem):
+    """A filesystem that segstore does not know, so it is refused without a promise."""
+
+    protocol = "cliplainfs"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.removeprefix("cliplainfs://"))
+
+
+def test_a_filesystem_that_is_refused_takes_a_promise(capsys, tmp_path):
+    register_implementation("cliplainfs", _PlainFileSystem, clobber=True)
+    rows, url = tmp_path / "rows.json", "cliplainfs://test/s"
+    rows.write_text('{"n": 1}\n')
+    for line in (
+        ["create", url, "--column", "n:int64"],
+        ["append", url, str(rows)],
+        ["tag", url, "t", "--keep"],
+        ["repair", url],
+        ["drop", url, "--yes"],
+    ):
+        assert main(line) == FAILED
+        assert "or pass --single-writer when only one process" in capsys.readouterr().err
+        assert main([*line, "--single-writer"]) == 0
+    assert main(["--single-writer", "append", url, str(rows), "--create"]) == 0
 
 
 def test_advice_of_a_flag_that_the_command_lacks_is_pythons():
