@@ -234,16 +234,12 @@ class ObjectStorage(CheckedStorage):
 
     def _list(self, folder: str, start: str = "") -> Iterator[tuple[str, int, int]]:
         self.fs.invalidate_cache()
-        named = {"prefix": start} if start else {}
-        found = self.fs.find(folder, detail=True, **named)
-        prefix = folder.rstrip("/") + "/"
+        found = self._store.find(self.fs, folder, start)
         if not found:
             self._refuse_missing_root()
-            return
-        # adlfs answers with a list when the folder itself is an object.
-        for name, entry in found.items() if isinstance(found, Mapping) else ():
-            if name.startswith(prefix) and entry["type"] == "file":
-                size, when = self._store.size_and_time(entry)
+        prefix = folder.rstrip("/") + "/"
+        for name, size, when in found:
+            if name.startswith(prefix):
                 yield name, size, _microseconds(when)
 
     def _names_from(self, folder: str, start: str) -> list[str]:
@@ -262,11 +258,11 @@ class ObjectStorage(CheckedStorage):
     def _folders_in(self, folder: str) -> tuple[str, ...]:
         self.fs.invalidate_cache()
         try:
-            found = self.fs.ls(folder, detail=True)
+            found = self._store.folders(self.fs, folder)
         except FileNotFoundError:
             self._refuse_missing_root()
             return ()
-        inner = (entry["name"].rstrip("/") for entry in found if entry["type"] == "directory")
+        inner = (name.rstrip("/") for name in found)
         named = (name.rpartition("/")[2] for name in inner if name != folder.rstrip("/"))
         return tuple(sorted(name for name in named if name and not name.startswith(".")))
 

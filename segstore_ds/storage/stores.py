@@ -117,6 +117,24 @@ class ObjectStore(ABC):
         found = fs.find(f"{bucket}/{prefix}")
         return [name.removeprefix(f"{bucket}/") for name in found]
 
+    def find(self, fs: Any, folder: str, start: str) -> list[tuple[str, int, datetime]]:
+        """Return the objects below a folder, whose names begin with `start`: size and time.
+
+        A name has its bucket. Empty, or raises FileNotFoundError, if there is no such bucket.
+        """
+        found = fs.find(folder, detail=True, **({"prefix": start} if start else {}))
+        return [
+            (name, *self.size_and_time(entry))
+            for name, entry in found.items()
+            if entry["type"] == "file"
+        ]
+
+    def folders(self, fs: Any, folder: str) -> list[str]:
+        """Return the folders in a folder, with their bucket; FileNotFoundError if it is missing."""
+        return [
+            entry["name"] for entry in fs.ls(folder, detail=True) if entry["type"] == "directory"
+        ]
+
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:
         """Ask the store, and no cache, for an object's size in bytes and modification time."""
         fs.invalidate_cache()
@@ -319,24 +337,47 @@ class AzureStore(ObjectStore):
     def endpoint(self, fs: Any) -> str:  # noqa: D102
         return str(fs.service_client.url)
 
+    # Listings are our own: adlfs takes an empty blob that marks a folder for a file, and walks
+    # through all pages of a folder.
     def first_keys(self, fs: Any, bucket: str, prefix: str, limit: int) -> list[str]:  # noqa: D102
-        async def first_page() -> list[str]:
-            found: list[str] = []
+        return [blob.name for blob in self._blobs(fs, bucket, prefix, "walk_blobs", limit)]
+
+    def keys_from(self, fs: Any, bucket: str, prefix: str, start: str) -> list[str]:  # noqa: D102
+        del start
+        return [blob.name for blob in self._blobs(fs, bucket, prefix)]
+
+    def find(self, fs: Any, folder: str, start: str) -> list[tuple[str, int, datetime]]:  # noqa: D102
+        bucket, _, key = folder.partition("/")
+        found = self._blobs(fs, bucket, f"{key}/{start}" if key else start)
+        return [(f"{bucket}/{blob.name}", blob.size, blob.last_modified) for blob in found]
+
+    def folders(self, fs: Any, folder: str) -> list[str]:  # noqa: D102
+        bucket, _, key = folder.partition("/")
+        found = self._blobs(fs, bucket, f"{key}/" if key else "", "walk_blobs")
+        return [f"{bucket}/{blob.name}" for blob in found if blob.name.endswith("/")]
+
+    def _blobs(
+        self, fs: Any, bucket: str, prefix: str, verb: str = "list_blobs", limit: int | None = None
+    ) -> list[Any]:
+        """Return blobs, and with `walk_blobs` folders, but no blobs that mark folders."""
+
+        async def pages() -> list[Any]:
+            found: list[Any] = []
             async with fs.service_client.get_container_client(container=bucket) as container:
-                # Not fs.ls: it requests all pages of a folder.
-                listed = container.walk_blobs(name_starts_with=prefix, results_per_page=limit)
-                async for entry in listed:
-                    found.append(entry.name)
-                    if len(found) == limit:
-                        break
+                named = {"name_starts_with": prefix, "include": ["metadata"]}
+                async for entry in getattr(container, verb)(**named, results_per_page=limit):
+                    if not _marks_folder(entry):
+                        found.append(entry)
+                        if len(found) == limit:
+                            break
             return found
 
         missing = _import("azure.core.exceptions", self.extra).ResourceNotFoundError
         try:
-            keys: list[str] = sync(fs.loop, first_page)
+            blobs: list[Any] = sync(fs.loop, pages)
         except missing as cause:
             raise FileNotFoundError(bucket) from cause
-        return keys
+        return blobs
 
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
         # adlfs reports every conflict as an existing blob, even if a container is being deleted.
@@ -365,6 +406,17 @@ def _s3_code(cause: BaseException) -> str:
         if isinstance(response, Mapping):
             return str(response.get("Error", {}).get("Code", ""))
     return ""
+
+
+def _marks_folder(blob: Any) -> bool:
+    """Tell whether a blob of Azure stands for a folder; a walk's own folders have no size."""
+    if getattr(blob, "size", None) is None:
+        return False
+    facts = {name.lower(): value for name, value in (blob.metadata or {}).items()}
+    return blob.name.endswith("/") or "true" in (
+        facts.get("hdi_isfolder"),
+        facts.get("is_directory"),
+    )
 
 
 def _moment(when: Any) -> datetime:

@@ -37,7 +37,7 @@ from segstore_ds.retention.report import Maintenance, Retained
 from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.truncate import run_restore, run_seal, run_truncate
 from segstore_ds.status.writers import Commit
-from segstore_ds.storage import UrlLike, open_storage
+from segstore_ds.storage import Storage, UrlLike, open_storage, resolve_location
 from segstore_ds.stream.latest_table import forget_published, maintain_latest, publish_latest
 from segstore_ds.stream.namespaces import Followers, Pins, PublishedTables, Readers, Settings, Tags
 from segstore_ds.stream.writes import Writes
@@ -489,7 +489,8 @@ class Stream(Writes):
                 raise InvalidInputError(
                     "a clone takes no storage options", remedy="leave them out: it has the stream's"
                 )
-            target = self._context.storage.sibling(open_storage(url).url)
+            place = url.url if isinstance(url, Storage) else resolve_location(url).url
+            target = self._context.storage.sibling(place)
             return run_clone(self._context, target, request)
         run = {"segments": run_copy, "events": run_copy_events}.get(mode)
         if run is None:

@@ -35,7 +35,7 @@ from segstore_ds.errors import (
 from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.writers import SKIP, WriterKey, check_claim, find_repeated
-from segstore_ds.storage import Storage, UrlLike, open_storage
+from segstore_ds.storage import Storage, UrlLike, resolve_location
 from segstore_ds.write.append import AppendPlan, check_preconditions
 from segstore_ds.write.create import run_create
 from segstore_ds.write.layout import Layout
@@ -56,7 +56,8 @@ COLUMNS = {
 
 def open_letters(context: StreamContext, url: UrlLike, columns: pa.Schema) -> StreamContext:
     """Open the dead letters of a stream with such columns; create them if there are none."""
-    storage = url if isinstance(url, Storage) else context.storage.sibling(open_storage(url).url)
+    place = url.url if isinstance(url, Storage) else resolve_location(url).url
+    storage = url if isinstance(url, Storage) else context.storage.sibling(place)
     if storage.url == context.storage.url:
         raise InvalidInputError(
             "a stream can't hold its own dead letters",

@@ -17,7 +17,6 @@ from segstore_ds.errors import (
     StorageError,
     UnsafeFilesystemError,
 )
-from segstore_ds.format import names
 from segstore_ds.storage import Storage, objects, open_storage, stores
 
 
@@ -269,37 +268,3 @@ def test_a_probe_that_was_cut_off_is_found(storage):
     assert [info.path for info in storage.temporaries()] == [".probe-0"]
     storage.delete(".probe-0")
     assert list(storage.temporaries()) == []
-
-
-@pytest.mark.slow
-def test_folder_markers_are_ignored(s3_server):
-    """Consoles and some stores put an empty object `log/` to show an empty folder."""
-    bucket, options = s3_server.new_bucket(), s3_server.options
-    fs = S3FileSystem(**options, use_listings_cache=False)
-
-    def mark(name: str, *more: str) -> str:
-        objects = fs.find(f"{bucket}/{name}")
-        inner = {path.rsplit("/", depth)[0] for path in objects for depth in (1, 2)}
-        inner = {folder.partition("/")[2] for folder in inner}
-        known = (*names.FOLDERS, *names.TABLE_FOLDERS, names.ASIDE_FOLDER, *more)
-        for folder in {*inner, name, *(f"{name}/{folder}" for folder in known)}:
-            fs.call_s3("put_object", Bucket=bucket, Key=f"{folder}/")
-        return f"s3://{bucket}/{name}"
-
-    url, follower, copy = mark("s"), mark("f"), mark("c")
-    stream = segstore.create(url, pa.schema([("n", pa.int64())]), storage_options=options)
-    stream.append({"n": 1}, layout=segstore.Layout(inline_bytes=0))
-    stream.readers.register("billing", start=1)
-    stream.followers.add(follower)
-    stream.copy_to(copy, copy_id="c", storage_options=options)
-    for name in ("s", "f"):
-        mark(name, names.READER_HINTS_FOLDER, f"{names.LOG_FOLDER}/{names.build_log_name(9)}")
-    stream.append({"n": 2})
-    for place in (url, follower):
-        report = segstore.verify(place, storage_options=options).check()
-        assert not report.leftovers
-    assert stream.retain(max_bytes=0).head == 1
-    assert not [item.path for item in stream.maintain(dry_run=True).kept if item.path[-1] == "/"]
-    stream.followers.remove(follower)
-    assert segstore.drop(url, confirm=url, storage_options=options).kept == ()
-    assert segstore.create(url, stream.schema, storage_options=options).tail == 0

@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import boto3
 import pyarrow as pa
@@ -17,6 +19,7 @@ from storage_contract import StorageContract
 
 import segstore_ds as segstore
 from segstore_ds.errors import StorageError, UnsafeFilesystemError
+from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 
 pytestmark = [*FETCHES, LARGE_BODIES]
@@ -162,3 +165,73 @@ def test_named_actions_are_enough_and_fewer_are_not(
     with pytest.raises(StorageError, match="refuses these credentials"):
         segstore.drop(url, confirm=url, storage_options=limited("read", "list", "write"))
     segstore.drop(url, confirm=url, storage_options=limited("read", "list", "write", "delete"))
+
+
+def put_marker(server: Server, bucket: str, folder: str, *, metadata: bool) -> None:
+    """Put what shows an empty folder: an empty object `folder/`, or a blob with that metadata."""
+    if server.program.scheme == "s3":
+        fs = S3FileSystem(**server.options, use_listings_cache=False)
+        fs.call_s3("put_object", Bucket=bucket, Key=f"{folder}/")
+    elif server.program.scheme == "gcs":
+        query = urlencode({"uploadType": "media", "name": f"{folder}/"})
+        url = f"{server.endpoint}/upload/storage/v1/b/{bucket}/o?{query}"
+        urlopen(Request(url, data=b"", method="POST")).close()  # noqa: S310 - our own server
+    else:
+        from azure.storage.blob import BlobServiceClient
+
+        client = BlobServiceClient.from_connection_string(server.options["connection_string"])
+        blob = client.get_blob_client(bucket, folder if metadata else f"{folder}/")
+        given = {"hdi_isfolder": "true"} if metadata else None
+        blob.upload_blob(b"", overwrite=True, metadata=given)
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata"),
+    [("minio", False), ("azurite", False), ("azurite", True), ("fake_gcs", False)],
+)
+def test_folder_markers_are_ignored(
+    name: str, metadata: bool, request: pytest.FixtureRequest
+) -> None:
+    """At every level; consoles, some stores and Azure's accounts with folders make them."""
+    server = request.getfixturevalue(name)
+    parent, options = f"{server.new_bucket()}/all", server.options
+
+    def mark(name: str, *more: str) -> str:
+        url = f"{parent}/{name}"
+        paths = [info.path.split("/") for info in open_storage(url, options).list("")]
+        inner = {"/".join(path[:depth]) for path in paths for depth in range(1, len(path))}
+        known = {*names.FOLDERS, *names.TABLE_FOLDERS, names.ASIDE_FOLDER, *more}
+        bucket, _, root = url.partition("://")[2].partition("/")
+        for folder in (root, *(f"{root}/{folder}" for folder in inner | known)):
+            put_marker(server, bucket, folder, metadata=metadata)
+        return url
+
+    url, follower, copy, clone, backup = map(mark, ("s", "f", "copy", "clone", "b"))
+    schema = pa.schema([("n", pa.int64())])
+    stream = segstore.create(url, schema, storage_options=options)
+    stream.append({"n": 1}, layout=segstore.Layout(inline_bytes=0, segment_format="parquet"))
+    stream.readers.register("billing", start=1)
+    for _ in range(2):
+        assert [stream.publish(table).lag for table in ("delta", "iceberg")] == [0, 0]
+        mark("s", names.READER_HINTS_FOLDER, f"{names.LOG_FOLDER}/{names.build_log_name(90)}")
+    stream.followers.add(follower)
+    stream.copy_to(copy, copy_id="c", storage_options=options)
+    stream.copy_to(clone, copy_id="k", mode="clone")
+    stream.back_up(backup, storage_options=options)
+    every = {each: mark(each) for each in ("s", "f", "copy", "clone", "b")}
+    stream.append({"n": 2})
+    stream.back_up(backup, storage_options=options)
+    for place in every.values():
+        assert not segstore.verify(place, storage_options=options).check().leftovers
+    found = segstore.list_streams(parent, storage_options=options)
+    assert [place.rpartition("/")[2] for place in found] == sorted(every)
+    assert [
+        row["error"] for row in segstore.streams(parent, storage_options=options).to_pylist()
+    ] == [None] * len(every)
+    stream.refresh().compact()
+    assert stream.retain(max_bytes=0).head == 1
+    assert not [item.path for item in stream.maintain(dry_run=True).kept if item.path[-1] == "/"]
+    segstore.drop(clone, confirm=clone, storage_options=options)
+    stream.followers.remove(follower)
+    assert segstore.drop(url, confirm=url, storage_options=options).kept == ()
+    assert segstore.create(url, schema, storage_options=options).tail == 0
