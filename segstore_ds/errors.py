@@ -226,6 +226,7 @@ class UnsafeFilesystemError(StorageError):
     """The filesystem cannot create an object exclusively, so commits would not be safe."""
 
     retryable = False
+    untouched = True
 
 
 class FormatError(SegstoreError):

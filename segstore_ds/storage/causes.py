@@ -64,8 +64,8 @@ _BY_NAME: Mapping[str, str] = {
     "ProfileNotFound": "name a profile of the AWS configuration, or give key and secret",
     "NoRegionError": "name the region in storage_options: client_kwargs={'region_name': ...}",
 }
-_FORBIDDEN = 403
-_BY_STATUS: Mapping[int, str] = {401: _REFUSED, _FORBIDDEN: _REFUSED}
+_FORBIDDEN, _LACKING = 403, 501
+_BY_STATUS: Mapping[int, str] = {401: _REFUSED, _FORBIDDEN: _REFUSED, _LACKING: _HEADERS}
 # Exception classes of the clients that did not reach the store.
 _UNREACHED = frozenset(
     {"ClientConnectorError", "ClientConnectorDNSError", "ClientConnectorSSLError"}
@@ -114,7 +114,7 @@ def is_denied(cause: BaseException) -> bool:
 
 def is_unsupported(cause: BaseException) -> bool:
     """Tell whether a store refused a request because it lacks what a header asks for."""
-    return any("NotImplemented" in _names(error) for error in chain(cause))
+    return any(_status(e) == _LACKING or "NotImplemented" in _names(e) for e in chain(cause))
 
 
 def _is_slowed_down(linked: list[BaseException]) -> bool:

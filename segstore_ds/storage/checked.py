@@ -30,7 +30,7 @@ from segstore_ds.storage.base import (
     check_path,
     refuse_empty,
 )
-from segstore_ds.storage.causes import NO_BUCKET, Remedy, find_remedy, is_denied
+from segstore_ds.storage.causes import NO_BUCKET, Remedy, find_remedy, is_denied, is_unsupported
 from segstore_ds.storage.credentials import (
     Mask,
     digest_credentials,
@@ -439,6 +439,7 @@ class CheckedStorage(Storage):
             )
             failure.retryable = not remedy.lasting
             failure.denied = is_denied(cause)
+            failure.untouched = is_unsupported(cause)
         failure.__cause__ = self.mask.cause(cause)
         return failure
 

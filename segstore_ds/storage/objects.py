@@ -186,6 +186,14 @@ class ObjectStorage(CheckedStorage):
         return size, _microseconds(when)
 
     def _create(self, full: str, data: bytes) -> bool:
+        try:
+            return self._try_create(full, data)
+        except self._foreign() as cause:
+            if is_unsupported(cause):
+                self.ensure_exclusive()  # raises if it is the condition that the store lacks
+            raise
+
+    def _try_create(self, full: str, data: bytes) -> bool:
         if self.single_writer:  # the store may lack conditional puts, or ignore the condition
             return create_alone(self, full, data)
         try:
@@ -303,8 +311,8 @@ class ObjectStorage(CheckedStorage):
         first, second = secrets.token_bytes(16), secrets.token_bytes(16)
         try:
             # Ignore the first answer: it is False if the client had to repeat the request.
-            self._create(full, first)
-            again = self._create(full, second)
+            self._try_create(full, first)
+            again = self._try_create(full, second)
             kept = self._store.read_whole(self.fs, full) == first
         except self._foreign() as cause:
             if not is_unsupported(cause):

@@ -135,6 +135,16 @@ def test_endpoint_without_conditional_puts_is_for_one_writer(s3_server, monkeypa
         made = [*threads.map(lambda n: storage.create("log/1", b"%d" % n), range(8))]
     assert sum(made) == 1
     assert storage.get("log/1") == b"%d" % made.index(True)
+    stream = segstore.create(
+        f"{url}-2", pa.schema({"n": pa.int64()}), storage_options=options, single_writer=True
+    )
+    stream.append({"n": 1})
+    assert stream.readers.register("billing", start=0).offset == 0
+    other = segstore.open(stream.url, storage_options=options)
+    for write in (lambda: other.append({"n": 2}), lambda: other.readers.register("etl", start=0)):
+        with pytest.raises(UnsafeFilesystemError, match="single_writer=True"):
+            write()
+    assert [seen.name for seen in other.refresh().readers] == ["billing"]
 
 
 def test_endpoint_without_checksums_is_told_of_the_setting(s3_server, monkeypatch):
@@ -144,6 +154,10 @@ def test_endpoint_without_checksums_is_told_of_the_setting(s3_server, monkeypatc
         open_storage(url, options).ensure_exclusive()
     assert not isinstance(caught.value, UnsafeFilesystemError)
     assert not caught.value.retryable
+    with pytest.raises(StorageError, match="'request_checksum_calculation'"):
+        segstore.create(
+            url, pa.schema({"n": pa.int64()}), storage_options=options, single_writer=True
+        )
     calm = {"config_kwargs": {"request_checksum_calculation": "when_required"}}
     open_storage(url, {**options, **calm}).ensure_exclusive()
 

@@ -184,6 +184,8 @@ def s3(endpoint: str, **options: object) -> Storage:
         (403, "SomethingNew", "refuses these credentials"),
         (404, "NoSuchBucket", "create it first"),
         (400, "ExpiredToken", "refuses these credentials"),
+        (501, "NotImplemented", "request_checksum_calculation"),
+        (501, "", "request_checksum_calculation"),
         (503, "SlowDown", ""),
         (500, "InternalError", ""),
     ],
