@@ -5,8 +5,9 @@ undone, the next round of any writer does. A round is due a minute after the las
 time is the store's, and is compared with the newest commit's. If the clocks differ, rounds run
 earlier or later by at most that difference.
 
-Small batches are Arrow segments, which no table lists. Once these are old or many, a round merges a
-bounded part of them into Parquet segments, and the table shows the events up to there.
+Small batches are Arrow segments, which no table lists. Once these are old or many, a round merges
+them into Parquet segments, piece by piece for a bounded time, and the table shows the events up to
+there.
 """
 
 from collections.abc import Collection
@@ -27,7 +28,8 @@ from segstore_ds.write.layout import Layout
 PROPERTY = "publish"  # On disk. Never change; add a new one.
 EVERY_US = 60_000_000
 SETTLE_ROWS, SETTLE_US = 100_000, 600_000_000  # merge when events are so many or so old
-SETTLE_BYTES = 32 << 20  # most that a round merges for a table
+SETTLE_BYTES = 32 << 20  # most that is merged at once
+SETTLE_S = 20.0  # after which a round merges no more for a table
 
 
 def auto_publish_of(root: Root) -> tuple[str, ...]:
@@ -65,9 +67,14 @@ def run_auto_publish(context: StreamContext, *, at_once: bool = False) -> None:
         if not at_once and codec.written_us(context.storage) + EVERY_US > root.time_us:
             continue
         done = run_publish(context, kind)
-        if done.lag:
-            upto = _settle(context, done.tail, context.clock.wall_us() if at_once else root.time_us)
-            done = run_publish(context, kind, upto=upto) if upto > done.tail else done
+        upto, until_s = done.tail, context.clock.boot_s() + SETTLE_S
+        now_us = context.clock.wall_us() if at_once else root.time_us
+        while done.lag and (end := _settle(context, upto, now_us)) > upto:
+            upto = end
+            if context.clock.boot_s() > until_s:
+                break
+        if upto > done.tail:
+            done = run_publish(context, kind, upto=upto)
         # A user removed the table meanwhile, and this round made it again: remove it.
         if done.table_version == codec.FIRST and kind not in auto_publish_of(context.log.follow()):
             run_unpublish(context, kind)

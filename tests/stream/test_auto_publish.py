@@ -96,6 +96,26 @@ def test_small_batches_are_shown_once_they_are_old_or_many(
     stream.verify().check()
 
 
+def test_a_table_keeps_up_with_more_than_one_merge_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round merges piece by piece, until its time is over; the next ones go on."""
+    stream, storage = make_stream(0)
+    stream.publish("delta", auto=True)
+    monkeypatch.setattr(rounds, "SETTLE_ROWS", 3)
+    monkeypatch.setattr(rounds, "SETTLE_BYTES", 1)  # then a merge takes one segment
+    for minute in range(4):
+        wait(storage, 61)
+        for _ in range(5):
+            tail = stream.tail
+            stream.append(numbers(tail, tail + 3), compact="off")
+        assert stream.published["delta"].lag <= 15, minute
+    monkeypatch.setattr(rounds, "SETTLE_S", -1.0)
+    before = stream.published["delta"].tail
+    wait(storage, 61)
+    stream.append(numbers(stream.tail, stream.tail + 3), compact="off")
+    assert stream.published["delta"].tail == before + 3
+    assert DELTA.shown(storage)[1] == stream.read(0, before + 3).read_all().to_pylist()
+
+
 def test_streams_that_do_not_publish_pay_nothing(made: tuple[Stream, TimedStorage]) -> None:
     """And those that do list one folder, once a minute, as long as others publish."""
     stream, storage = made
