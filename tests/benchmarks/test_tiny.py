@@ -22,6 +22,7 @@ LONG = (
     "copy_events",
     "task_memory",
     "micro_batches",
+    "default_sink",
     "stream_source",
     "append_to_seen",
     "produced_to_readable",

@@ -125,7 +125,7 @@ def test_appender_that_is_dropped_flushes_what_is_due(stream) -> None:
 
 
 ENDS = """
-import signal, sys, threading, time, pyarrow as pa, segstore_ds as segstore
+import multiprocessing, signal, sys, threading, time, pyarrow as pa, segstore_ds as segstore
 how, *folders = sys.argv[1:]
 opened = []
 def append():
@@ -137,6 +137,11 @@ if how == "THREAD":
     thread.start()
     thread.join()
     signal.raise_signal(signal.SIGTERM)
+if how == "child":
+    child = multiprocessing.get_context("fork").Process(target=append)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
 append()
 if how != "exit":
     print("ready", flush=True)
@@ -147,7 +152,7 @@ with opened[-1]:
 """
 
 
-@pytest.mark.parametrize("how", ["exit", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("how", ["exit", "child", "SIGTERM", "SIGHUP"])
 def test_process_that_ends_flushes_what_is_open(tmp_path, how) -> None:
     """An appender that is open, one that was dropped, one whose block is left by `sys.exit`."""
     folders = [str(tmp_path / name) for name in "abc"]

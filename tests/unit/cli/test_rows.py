@@ -362,7 +362,7 @@ def test_types_of_csv_are_those_of_the_whole_file(tmp_path, values, kind):
         ("a.jsonl", '{"n": [1]}\n{"n": ["x"]}\n', "line 2, field 'n': "),
         ("a.jsonl", '{"n": [1]}\n{"n": [9223372036854775808]}\n', "line 2, field 'n': "),
         ("a.jsonl", '{"n": 1}\n{"n": %s}\n' % ("9" * 39), "line 2, field 'n': "),
-        ("a.jsonl", f'{{"n": [1]}}\n{{"n": {DEEP * 10**6}', "line 2: "),
+        ("a.jsonl", f'{{"n": [1]}}\n{{"n": {DEEP * 10**6}{"]" * 10**6}}}', "line 2: "),
         ("a.jsonl", f'{{"n": {DEEP * 900}{"]" * 900}}}', "recursion depth"),
         ("a.csv", "n,m\n" + "1,2\n" * 30 + "1,2,3\n", "Row #32"),
     ],
