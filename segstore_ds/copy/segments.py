@@ -55,6 +55,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
+from segstore_ds.read.scan import is_listed
 from segstore_ds.status.table_status import Slice, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
@@ -113,6 +114,8 @@ class SegmentCopier:
             whole = slice_.rows == (0, slice_.entry.rows)
             return self._whole(slice_) if whole else self._edge(slice_)
         except MissingObjectError as error:
+            if is_listed(self._source, self._job.stream_id, slice_):
+                raise  # it is lost: another copy would not find it either
             raise SnapshotExpiredError(
                 "a segment was deleted while it was copied",
                 remedy="copy again: segments that were copied are kept",

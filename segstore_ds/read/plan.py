@@ -205,17 +205,17 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
 
 def check_kept(reading: Reading) -> None:
     """Raise SnapshotExpiredError if a version with a missing status part was forgotten."""
-    _, newest = reopen(reading)
+    _, newest = reopen(reading.storage, reading.stream_id)
     if reading.version < newest.log_start:
         raise forgotten_version(reading.version, newest.log_start, stream=reading.stream_id)
 
 
-def reopen(reading: Reading) -> tuple[StreamContext, Root]:
+def reopen(storage: Storage, stream_id: str) -> tuple[StreamContext, Root]:
     """Open the stream of a plan, for a task, which has no handle; return its newest root, too."""
-    log = StreamLog(reading.storage)
+    log = StreamLog(storage)
     newest = log.reopen()
-    if newest.stream_id != reading.stream_id:
-        raise replaced_stream(reading.storage.url, reading.stream_id, newest)
+    if newest.stream_id != stream_id:
+        raise replaced_stream(storage.url, stream_id, newest)
     return StreamContext.of(log), newest
 
 

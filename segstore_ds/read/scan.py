@@ -198,7 +198,8 @@ def _read_or_fall_back(
             continue
         _LOG.warning("%s is damaged here and was read from %s: %s", path, folder.url, damage)
         return
-    if isinstance(damage, MissingObjectError) and not _is_listed(reading, slice_.slice):
+    stream = reading.storage, reading.stream_id
+    if isinstance(damage, MissingObjectError) and not is_listed(*stream, slice_.slice):
         raise SnapshotExpiredError(
             "segments of this version were deleted",
             stream=reading.stream_id,
@@ -218,8 +219,8 @@ def _slice_in(folder: Storage, slice_: SliceDecoder) -> SliceDecoder:
     return replace(slice_, slice=replace(placed, entry=entry), opened=None)
 
 
-def _is_listed(reading: Reading, slice_: Slice) -> bool:
-    """Tell whether the newest version still has a slice's segment."""
-    context, root = reopen(reading)
-    placed = context.status.segments(root, slice_.start, slice_.start + slice_.claim[1])
+def is_listed(storage: Storage, stream_id: str, slice_: Slice) -> bool:
+    """Tell whether a stream's newest version still has a slice's segment."""
+    context, root = reopen(storage, stream_id)
+    placed = context.status.segments(root, slice_.start, slice_.end)
     return any(segment.entry.path == slice_.entry.path for segment in placed)

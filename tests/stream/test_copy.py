@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from faults import Crash, Fault, FaultStorage, die
 from stream_kit import (
+    DAY,
     KINDS,
     SCHEMA,
     SOFT,
@@ -21,6 +22,7 @@ from stream_kit import (
     numbers,
     objects,
     values,
+    wait,
 )
 from wrapped_storage import WrappedStorage
 
@@ -30,8 +32,10 @@ from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import (
     CommitUnknownError,
     CorruptionError,
+    MissingObjectError,
     NotFoundError,
     SegstoreError,
+    SnapshotExpiredError,
     StorageError,
     TruncatedError,
 )
@@ -286,6 +290,34 @@ def test_changes_to_the_source_during_a_copy_are_not_copied() -> None:
     assert (done.end, values(open_on(target.inner))) == (40, list(range(40)))
     open_on(target.inner).verify().check()
     assert values(stream.refresh()) == list(range(50))
+
+
+@pytest.mark.usefixtures("no_inline")
+@pytest.mark.parametrize("lost", [True, False])
+def test_segment_that_is_gone_was_lost_or_deleted(
+    lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copying again helps only where the version is gone, and not the newest one's segment."""
+    monkeypatch.setattr("segstore_ds.copy.segments._THREADS", 1)
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream._log.clock)
+
+    def meddle() -> None:
+        if lost:
+            storage.delete(names.segment_object(_segments(stream)[3].entry.path))
+            return
+        other.compact()
+        for _ in range(3):
+            wait(storage, 3 * DAY)
+            other.maintain(keep=3600, grace=86_400)
+
+    url = fresh_url()
+    target = Meddling(open_storage(url), "copy_from segments/copy-c/0000000000000000", meddle)
+    raised = MissingObjectError if lost else SnapshotExpiredError
+    with pytest.raises(raised, match=r"segstore\.repair" if lost else "copy again"):
+        run_copy(stream._context, target, CopyRequest("c", "head", "tail"))
+    if not lost:
+        assert stream.refresh().copy_to(url, copy_id="c").end == 40
 
 
 def test_a_segment_that_arrived_damaged_is_copied_again() -> None:
