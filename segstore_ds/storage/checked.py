@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from segstore_ds.errors import (
     CorruptionError,
+    FormatError,
     InvalidInputError,
     MissingObjectError,
     SegstoreError,
@@ -386,7 +387,7 @@ class CheckedStorage(Storage):
         raise MissingObjectError(
             "no such object, neither here nor in the stream that shares it",
             remedy="if that stream was moved, move it back; it is not read without a pin of this "
-            "stream",
+            f"stream; else {FormatError.default_remedy}",
             storage=self.url,
             path=path,
             shared=[root.storage.url for root in roots],
