@@ -168,6 +168,7 @@ def _check_same(context: StreamContext, follower: Follower) -> None:
         # It is the same stream if a version that both have is the same. A version below the log's
         # start proves nothing (a suspended writer may have put it), and could not be brought up.
         found = follower.files.latest()
+        root = context.log.refresh()  # a writer may have shipped a later one meanwhile
         kept = range(root.log_start, root.version + 1)
         ours = context.log.files.get(found[0]) if found and found[0] in kept else None
         if found and ours and ours.transaction == found[1].transaction:

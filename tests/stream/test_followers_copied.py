@@ -16,7 +16,7 @@ from segstore_ds.errors import (
     StorageError,
     UnderReplicatedError,
 )
-from segstore_ds.storage import open_storage
+from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -107,6 +107,43 @@ def test_a_file_that_a_killed_writer_left_does_not_stop_an_addition(pair: Pair) 
     pair.stream.followers.add(pair.follower)
     assert content(pair.follower).keys() < content(pair.primary).keys()
     assert pair.reopen(pair.follower).verify().leftovers == []
+
+
+class Meddled(Root):
+    """A root that calls `meddle` before each of its calls, and of those to its siblings."""
+
+    def __init__(self, inner: Storage, pair: Pair, meddle: Callable[[], None]) -> None:
+        super().__init__(inner, pair.world, pair.time)
+        self.pair, self.meddle = pair, meddle
+
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:
+        self.meddle()
+        return super().around(verb, path, work)
+
+    def sibling(self, url: str) -> Storage:
+        other = Meddled(self.inner.sibling(url), self.pair, self.meddle)
+        other.url = url
+        return other
+
+
+def test_a_follower_is_added_again_while_others_append() -> None:
+    """An interrupted call is repeated; whichever of its calls a commit and its shipping precede."""
+    for strike in range(1, 200):
+        pair, calls = Pair(), list[int]()
+        pair.stream.followers.add(pair.follower)
+        other = pair.reopen(pair.primary)
+
+        def meddle(calls: list[int] = calls, strike: int = strike, other: Stream = other) -> None:
+            calls.append(0)
+            if len(calls) == strike:
+                other.append(numbers(0, 1))
+
+        storage = Meddled(open_storage(pair.primary), pair, meddle)
+        open_on(storage, clock=pair.time.clock).followers.add(pair.follower)
+        assert content(pair.follower) == content(pair.primary)
+        if len(calls) < strike:
+            break
+    assert 5 < strike < 199
 
 
 def test_objects_that_go_while_a_follower_is_added_are_left_out(pair: Pair) -> None:
