@@ -7,6 +7,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
+from faults import FaultStorage
 from stream_kit import (
     DAY,
     HOUR,
@@ -84,6 +85,19 @@ def test_segments_say_which_commit_added_them(monkeypatch):
         storage.delete(path)
     found = rows(open_on(storage), "segments")
     assert [row["version"] for row in found] == [None, compacted, 5, 6, stream.version]
+
+
+def test_segments_of_a_range_read_the_history_back_only_so_far(monkeypatch):
+    """Part by part, from the newest commits on."""
+    for name, value in {"rows": 2, "hard": 4, "fan_in": 99}.items():
+        monkeypatch.setattr(f"segstore_ds.status.table.HISTORY.{name}", value)
+    stream, storage = make_stream(40)
+    counted = FaultStorage(storage)
+    seen = open_on(counted, clock=stream._log.clock)
+    assert len(seen._log.root.history_parts) > 10
+    span = MetadataRows(snapshot(seen), "segments").read((380, 400))
+    assert span.read_all()["version"].to_pylist() == [39, 40]
+    assert len([call for call in counted.calls if "-history-" in call]) <= 2
 
 
 @pytest.mark.usefixtures("no_inline")
