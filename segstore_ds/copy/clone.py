@@ -31,7 +31,7 @@ from segstore_ds.copy.pins import (
     run_pin,
     run_unpin,
 )
-from segstore_ds.copy.segments import SegmentCopier, list_copied
+from segstore_ds.copy.segments import SegmentCopier, is_sound, list_copied
 from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer, copy_small
 from segstore_ds.errors import (
     AlreadyExistsError,
@@ -54,7 +54,7 @@ from segstore_ds.status.epochs import with_features
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, list_objects, read_references
 from segstore_ds.status.table import Slot
-from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.table_status import Slice, TableStatus
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
 from segstore_ds.write.create import first_root
 from segstore_ds.write.layout import Layout
@@ -229,16 +229,16 @@ def run_materialize(context: StreamContext) -> int:
     return copied
 
 
-def _listed(context: StreamContext, root: Root) -> dict[str, SegmentEntry]:
-    """Return the entries of a root's segments by their objects, which are compared with them."""
+def _listed(context: StreamContext, root: Root) -> dict[str, Slice]:
+    """Return a root's segments by their objects, which are compared with their entries."""
     found = context.status.segments(root, root.listed_start, root.tail, with_stats=False)
-    return {names.segment_object(placed.entry.path): placed.entry for placed in found}
+    return {names.segment_object(placed.entry.path): placed for placed in found}
 
 
 def _take(
     transfer: Transfer,
     storage: Storage,
-    entries: Mapping[str, SegmentEntry],
+    listed: Mapping[str, Slice],
     shared: tuple[str, bool],
 ) -> bool:
     """Copy an object into the clone's own folder; False if it is gone and not required."""
@@ -246,8 +246,14 @@ def _take(
     try:
         if names.is_status(path):
             copy_small(storage, storage, path)
-        elif not storage.copy_from(storage, path, path, replace=True):
-            transfer.copy(CopiedObject(storage, path, storage, path, entries.get(path)))
+            return True
+        placed = listed.get(path)
+        if storage.copy_from(storage, path, path, replace=True):
+            if placed is None or is_sound(storage, placed):
+                return True
+            storage.delete(path)  # damaged in the origin, or on the way
+        entry = None if placed is None else placed.entry
+        transfer.copy(CopiedObject(storage, path, storage, path, entry))
     except MissingObjectError:
         if required:
             raise

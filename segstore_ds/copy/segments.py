@@ -157,7 +157,8 @@ class SegmentCopier:
         source_name = names.segment_object(slice_.entry.path)
         if self._target.copy_from(self._source, source_name, name):
             with self._reading:
-                sound = self._is_sound(path, slice_)
+                there = replace(slice_.entry, path=path)
+                sound = is_sound(self._target, replace(slice_, entry=there))
             if sound:
                 return
             self._target.delete(name)  # damaged in the source, or on the way
@@ -171,28 +172,29 @@ class SegmentCopier:
         mirrors = self._job.mirrors
         return iter(mirrors.folders(self._source) if mirrors else ())
 
-    def _is_sound(self, path: str, slice_: Slice) -> bool:
-        """Read back a copy that the store made, and check every byte by checksum."""
-        there, name = replace(slice_.entry, path=path), names.segment_object(path)
-        where = self._target.describe(name)
-        try:
-            if self._target.info(name).size != there.bytes:
-                return False
-            # The frames, and the footer against the checksum in the table status.
-            for _ in read_frames(self._target, replace(slice_, entry=there), where=where):
-                pass
-            form = find_format(there.format, where=where)
-            form.check_head(self._target.get_range(name, 0, form.head_bytes), where=where)
-        except FormatError:
-            return False
-        return True
-
     def _edge(self, slice_: Slice) -> CopiedSegment:
         epoch, (first, last) = slice_.entry.epoch, slice_.rows
         target = self._job.target(epoch, self._token, storage=self._target)
         writer = TaskWriter(target, slice_.start + first, secrets.token_hex(6))
         made = writer.stage(events_of(self._job, epoch, [slice_])).segments
         return CopiedSegment(slice_.start + first, slice_.start + last, made, epoch=epoch)
+
+
+def is_sound(storage: Storage, slice_: Slice) -> bool:
+    """Read back a copy that the store made, and check every byte by checksum."""
+    entry, name = slice_.entry, names.segment_object(slice_.entry.path)
+    where = storage.describe(name)
+    try:
+        if storage.info(name).size != entry.bytes:
+            return False
+        # The frames, and the footer against the checksum in the table status.
+        for _ in read_frames(storage, slice_, where=where):
+            pass
+        form = find_format(entry.format, where=where)
+        form.check_head(storage.get_range(name, 0, form.head_bytes), where=where)
+    except FormatError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

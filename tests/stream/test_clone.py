@@ -214,6 +214,27 @@ def test_wrong_bit_in_a_read_is_not_stored_by_materialize(
 
 
 @pytest.mark.usefixtures("no_inline")
+@pytest.mark.parametrize("place", [100, -20])
+def test_segment_that_is_damaged_in_the_origin_is_not_taken(place: int) -> None:
+    """Although the store copies it by itself: the pin stays until the origin is repaired."""
+    stream, storage = make_stream(3)
+    clone = segstore.open(_clone(stream).url)
+    path = f"segments/{stream._log.root.entries[1].path}"
+    whole = storage.get(path)
+    damaged = bytearray(whole)
+    damaged[place] ^= 1
+    storage.put(path, bytes(damaged))
+    with pytest.raises(CorruptionError):
+        clone.materialize()
+    assert path not in objects(open_storage(clone.url))
+    storage.put(path, whole)
+    assert stream.refresh().pins
+    clone.materialize()
+    segstore.drop(stream.url, confirm=stream.url)
+    assert segstore.open(clone.url).verify().check().rows == 30
+
+
+@pytest.mark.usefixtures("no_inline")
 @EACH
 def test_materialized_clone_is_independent_of_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Afterwards the origin may be dropped; its pin lasts for readers of the clone's past."""
