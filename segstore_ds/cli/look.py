@@ -46,8 +46,11 @@ def ls(
 ) -> None:
     """List the streams in a folder."""
     found = segstore.streams(url, storage_options=run.options(), depth=depth)
-    failed = any(found["code"].to_pylist())
-    run.table(found.to_batches(), (*_LISTED, "error") if failed else _LISTED)
+    rows = found.to_pylist()
+    failed = [row for row in rows if row["code"]]
+    for row in failed:
+        row["error"] = run.spell(row["error"])
+    run.table([rows], (*_LISTED, "error") if failed else _LISTED)
     if failed:
         raise typer.Exit(DAMAGED)
 

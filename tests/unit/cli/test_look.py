@@ -42,6 +42,7 @@ def test_ls_lists_streams_and_says_which_does_not_open(tmp_path, capsys):
     first, second = lines(capsys)
     assert (first["events"], first["error"]) == (3, None)
     assert second["code"].startswith("SEG_")
+    assert "segstore repair URL fixes what it can" in second["error"]
 
 
 def test_info_for_programs_has_the_numbers_and_the_columns(stream, capsys):
