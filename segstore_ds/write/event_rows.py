@@ -174,11 +174,14 @@ def own_copy(value: Any) -> Any:
     """Return a value with its mutable parts copied, at every level."""
     if isinstance(value, Mapping):
         return {key: own_copy(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return (tuple if isinstance(value, tuple) else list)(map(own_copy, value))
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    return deepcopy(value) if isinstance(value, np.ndarray | set) else value
+    if isinstance(value, np.ndarray):
+        return deepcopy(value)
+    if isinstance(value, Collection | pa.Array) and not isinstance(value, str | bytes):
+        return (tuple if isinstance(value, tuple) else list)(map(own_copy, value))
+    # A scalar may be a view of its array.
+    return pa.repeat(value, 1)[0] if isinstance(value, pa.Scalar) else value
 
 
 def with_new_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:

@@ -114,6 +114,25 @@ def test_a_generator_may_fill_one_event_again(merge_schema):
     assert found.schema.names == ["n", "raw", "tags", "many"]
 
 
+def test_values_that_are_views_of_other_memory_are_copied():
+    """Collections of a known column while another is new, and Arrow's scalars of a new one."""
+    memory, queue = np.zeros(1, "int64"), deque([0])
+    inner = pa.array(memory)
+    scalars = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), inner)
+    names = ["arrow", "queue", "polars"]
+
+    def events() -> Iterator[dict]:
+        for n in range(3):
+            memory[0] = queue[0] = n
+            series = pl.Series(memory)
+            yield {"arrow": inner, "queue": queue, "polars": series, "n": n, "new": scalars[0]}
+
+    stream = made(pa.schema([(name, pa.list_(pa.int64())) for name in names]))
+    stream.append(events(), merge_schema=True)
+    truth = [{**{name: [n] for name in names}, "n": n, "new": [n]} for n in range(3)]
+    assert stream.refresh().read().read_all().to_pylist() == truth
+
+
 def test_events_read_back_may_be_written_to():
     """What an appender gave out is not what it commits: of each place where events wait."""
     layout = segstore.Layout(compression="none", frame_rows=4)
