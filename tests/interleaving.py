@@ -320,8 +320,12 @@ def is_dated(path: str) -> bool:
     return path == names.HINT_PATH
 
 
-def explore(scene: Scene, *, most_states: int = 2_000_000) -> Explored:
+def explore(
+    scene: Scene, *, most_states: int = 2_000_000, most_switches: int | None = None
+) -> Explored:
     """Try every order of steps; give up beyond `most_states` states.
+
+    With `most_switches`, only orders in which another actor goes on at most that many times.
 
     Raises:
         Violation: Some order breaks an invariant or makes an actor fail; the text shows the order.
@@ -330,7 +334,7 @@ def explore(scene: Scene, *, most_states: int = 2_000_000) -> Explored:
     model = Model(scene)
     start = model.start()
     try:
-        return _explore(model, start, most_states)
+        return _explore(model, start, most_states, most_switches)
     finally:
         for place in start.places:
             place.close()
@@ -340,36 +344,55 @@ def explore(scene: Scene, *, most_states: int = 2_000_000) -> Explored:
 Trace = tuple["Trace", State, Choice] | None
 
 
-def _explore(model: Model, start: State, most_states: int) -> Explored:
-    seen = set[int]()  # 64-bit hashes: chance 1 in a million to miss one of 10^7 states
-    assumed: list[tuple[Trace, State, int]] = []
-    stack: list[tuple[Trace, State, Choice | None]] = [(None, start, None)]
+class Run(NamedTuple):
+    """Who took the last step that others can see, and how often that was another than before."""
+
+    actor: int | None = None
+    switches: int = 0
+
+    def then(self, state: State, choice: Choice) -> "Run":
+        """Return the run after a step of a state."""
+        actor = choice.actor
+        if actor is None or state.places[actor].request.verb == "clock":
+            return self
+        return Run(actor, self.switches + (self.actor not in (None, actor)))
+
+
+def _explore(model: Model, start: State, most_states: int, most_switches: int | None) -> Explored:
+    # The fewest switches to a state. 64-bit hashes: chance 1 in a million to miss one of 10^7.
+    seen = dict[int, int]()
+    assumed: list[tuple[Trace, State, int, Run]] = []
+    stack: list[tuple[Trace, State, Choice | None, Run]] = [(None, start, None, Run())]
     steps = ends = 0
     while stack:
-        trace, state, choice = stack.pop()
+        trace, state, choice, run = stack.pop()
         try:
             if choice is not None:
+                if most_switches is not None:
+                    run = run.then(state, choice)
+                    if run.switches > most_switches:
+                        continue
                 steps, trace = steps + 1, (trace, state, choice)
                 state = model.apply(state, choice)
             while (read := model.free_read(state)) is not None:
                 actor, following = read
-                assumed.append((trace, state, actor))
+                assumed.append((trace, state, actor, run))
                 steps, trace = steps + 1, (trace, state, Choice(actor))
                 state = following
         except (Violation, SegstoreError) as error:
             raise Violation("\n  ".join([str(error), *_lines(model, trace)])) from None
-        digest = hash(state)
-        if digest not in seen:
+        digest = hash((state, run.actor))
+        if run.switches < seen.get(digest, run.switches + 1):
             if len(seen) >= most_states:
                 raise InternalError("scene is too large", states=len(seen))
-            seen.add(digest)
+            seen[digest] = run.switches
             found = model.choices(state)
             ends += not found
-            stack += [(trace, state, choice) for choice in reversed(found)]
+            stack += [(trace, state, choice, run) for choice in reversed(found)]
         if not stack:  # what was relied on before somebody was seen to write it
             wrong = [one for one in assumed if not model.is_free(one[1], one[2])]
             assumed = [one for one in assumed if model.is_free(one[1], one[2])]
-            stack += [(before, once, None) for before, once, _ in wrong]
+            stack += [(before, once, None, run) for before, once, _, run in wrong]
     return Explored(len(seen), steps, model.runs, ends)
 
 

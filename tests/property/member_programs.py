@@ -2,7 +2,8 @@
 
 The ghost keeps the true records of the reader: those under the next number. Whatever the order of
 steps, an event counts as done only after a member was given it, one member alone is told that it
-has done it, leases never overlap, and no member is refused that was heard of within its lease.
+has done it, leases never overlap, no member is refused that was heard of within its lease, and none
+goes by a record that is not in the reader's one history.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from segstore_ds.errors import LeaseLostError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope
 from segstore_ds.format.reader_record import ReaderRecord, decode_record
+from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read import reader_records
 from segstore_ds.retention.members import MemberReader, join_reader
@@ -38,9 +40,9 @@ class Shared:
     heard: tuple[tuple[str, int], ...] = ()  # member -> when its newest record landed
 
 
-def keep_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delete each record as soon as one that is old enough follows it."""
-    for name, value in (("_PURGE_EVERY", 1), ("_PURGE_S", 0), ("_RECORDS_KEPT", 0)):
+def keep_few_records(monkeypatch: pytest.MonkeyPatch, *, every: int = 1) -> None:
+    """Delete each record as soon as one that is old enough follows it, with every so many."""
+    for name, value in (("_PURGE_EVERY", every), ("_PURGE_S", 0), ("_RECORDS_KEPT", 0)):
         monkeypatch.setattr(reader_records, name, value)
 
 
@@ -102,6 +104,11 @@ def _leased(record: ReaderRecord) -> Iterator[tuple[int, int]]:
 
 def _noted(past: Shared, event: Event) -> Shared:
     kind, *payload = event.request.payload
+    if kind == "seen":
+        number, record_id = payload
+        if [decode(data).id for data, _ in past.records[number : number + 1]] != [record_id]:
+            raise Violation(f"{event.actor} goes by record {number} of another history")
+        return past
     if kind == "given":
         return replace(past, given=past.given | {(event.actor, payload[0])})
     if kind == "done":
@@ -159,6 +166,28 @@ def member(rounds: int, *, leaves: bool = False) -> Program:
             commit_next(actor, own)
         if leaves:
             own.leave()
+
+    return run
+
+
+def renewing(records: int) -> Program:
+    """Join, write that many records, and then renew: ready when all is read that a record needs."""
+
+    def run(actor: Actor) -> None:
+        own = joined(actor, actor.name)
+        for _ in range(records):
+            own.renew(own.offset)
+        log = own._context.log
+        follow = log.follow
+
+        def last_look() -> Root:
+            log.follow = follow
+            actor.note("ready")
+            return follow()
+
+        log.follow = last_look
+        own.renew(own.offset)
+        actor.note("seen", own._seen.number, own._seen.record.id)
 
     return run
 
