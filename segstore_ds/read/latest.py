@@ -42,7 +42,7 @@ def newest_by_key(
 ) -> pa.Table:
     """Return the last event of each key, in stream order.
 
-    Null and NaN are keys like any other. A key whose last event's tombstone is true is left out.
+    Null, NaN and zero are each one key. A key whose last event's tombstone is true is left out.
     Memory holds the last events, and about as many rows again.
     """
     kept = schema.empty_table()
@@ -70,7 +70,8 @@ def _last_rows(kept: pa.Table, new: Sequence[pa.RecordBatch], key: Sequence[str]
 
 
 def _one_form(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of a key in which all NaNs have the same bits."""
+    """Return a column of a key in which all NaNs have the same bits, and both zeros."""
     if not t.is_floating(column.type):
         return column
-    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
+    nan, zero = (pa.scalar(value, column.type) for value in (float("nan"), 0.0))
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))  # -0.0 + 0.0 is 0.0

@@ -79,13 +79,13 @@ def test_any_plain_value_is_a_key(value):
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_every_nan_is_one_key(kind):
+def test_every_nan_is_one_key_and_so_is_every_zero(kind):
     """0/0 on x86 has another sign than `float("nan")`."""
-    keys = np.array([np.nan, 1, -np.nan, 1], kind.to_pandas_dtype())
-    rows = pa.table({"key": pa.array(keys, from_pandas=False), "n": [0, 1, 2, 3]})
+    keys = np.array([np.nan, 1, 0.0, -np.nan, 1, -0.0], kind.to_pandas_dtype())
+    rows = pa.table({"key": pa.array(keys, from_pandas=False), "n": range(6)})
     stream = segstore.create(fresh_url(), rows.schema)
     stream.append(rows)
-    assert stream.latest("key").read_all()["n"].to_pylist() == [2, 3]
+    assert stream.latest("key").read_all()["n"].to_pylist() == [3, 4, 5]
 
 
 def test_columns_that_only_decide_are_not_shown():
