@@ -59,6 +59,11 @@ def append_by_a_task(stream: segstore.Stream, layout: segstore.Layout) -> None:
     stream.commit(job, [task.finish()])
 
 
+def append_by_a_whole_task(stream: segstore.Stream, layout: segstore.Layout) -> None:
+    job = stream.plan_write(SCHEMA, layout=layout)
+    stream.commit(job, [job.stage(0, "a", refilled())])
+
+
 WRITES = [
     lambda stream, layout: stream.append(refilled(), layout=layout),
     lambda stream, layout: stream.append(
@@ -68,6 +73,7 @@ WRITES = [
     append_in_one_appender,
     append_whole_to_an_appender,
     append_by_a_task,
+    append_by_a_whole_task,
 ]
 
 

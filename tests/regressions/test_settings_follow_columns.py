@@ -94,6 +94,21 @@ def test_column_that_would_be_taken_for_another_is_refused() -> None:
     assert stream.refresh().settings.time_column == "t"
 
 
+def test_version_whose_column_is_only_stored_under_that_name_is_not_restored() -> None:
+    """There it is called otherwise, so the setting would mean another column than it shows."""
+    stream, _ = make()
+    stream.change_schema(rename={"email": "mail"})
+    version = stream.version
+    stream.overwrite(pa.table({"email": ["x"]}), overwrite_schema=True)
+    stream.settings.update(expiry={"email": "30d"}, key_columns=["email"])
+    stream.overwrite(pa.table({"n": ["x"]}), overwrite_schema=True)
+    with pytest.raises(InvalidInputError, match=r"column='email'.*settings"):
+        stream.restore(version)
+    stream.settings.update(expiry={}, key_columns=[])
+    stream.restore(version)
+    assert stream.schema.names == ["mail", "at"]
+
+
 def test_rule_that_can_t_be_carried_out_stops_no_other() -> None:
     """Others are carried out, and the rest of `maintain`; then its error says what to do."""
     stream, storage = make(pa.schema([("email", pa.string()), ("phone", pa.string())]))
