@@ -38,7 +38,7 @@ from segstore_ds.errors import (
     InvalidInputError,
     SegstoreError,
 )
-from segstore_ds.format.schema.conversion import conform, conform_pieces
+from segstore_ds.format.schema.conversion import conform, conform_pieces, may_hold_decimals
 from segstore_ds.format.schema.widening import in_units_of, plan_schema
 from segstore_ds.log.clock import Clock
 from segstore_ds.status.writers import Commit
@@ -125,6 +125,7 @@ class LiveAppender:
         self._lead: threading.Thread | None = None
         self._failure = FirstError()
         self._closed = False
+        self._decimals = may_hold_decimals(ends.schema)  # which `conform` has to check
         note_open(self)
 
     @property
@@ -513,6 +514,8 @@ class LiveAppender:
             # As in `Stream.append`: `conform` alone would fill a missing column with nulls.
             if not given.schema.equals(stored, check_metadata=True):
                 plan_schema(stored, in_units_of(stored, given.schema), merge=False)
+            elif not (given.lent or self._decimals):
+                return [*given]
             pieces = (piece for batch in given for piece in conform_pieces(batch, stored))
             return [pa.concat_batches([piece]) for piece in pieces] if given.lent else [*pieces]
         except SegstoreError as error:

@@ -14,6 +14,7 @@ from segstore_ds.format.schema.conversion import conform
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.event_rows import EventRows
 from segstore_ds.write.job import WriteJob
+from segstore_ds.write.layout import size_of
 from segstore_ds.write.task_writer import TaskWriter
 
 
@@ -65,7 +66,7 @@ class EventGroup:
     def add(self, batch: pa.RecordBatch) -> None:
         """Pass rows to the task, which copies those that it gathers."""
         self.task.take(batch, lent=True)
-        self.staged_bytes += batch.nbytes
+        self.staged_bytes += size_of(batch)
         self.count += batch.num_rows
 
     def stage_rows(self) -> None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 from segstore_ds.format.rows import halve_until, slice_evenly
 from segstore_ds.write.layout import FEW_BYTES, FRAME_BYTES, size_of
 
+_MEMORY = pa.default_cpu_memory_manager()
 HELD_TIMES = 2  # a gathered slice may keep this many times its size in memory, or `FEW_BYTES`
 
 
@@ -25,18 +26,16 @@ class FrameRows:
             return iter((batch,))
         return split_batch(batch, self._most_rows, FRAME_BYTES)
 
-    def has_room(self, piece: pa.RecordBatch) -> bool:
-        """Tell whether a piece fits into this frame."""
-        if not self.rows:
-            return True
-        rows, size = self.rows + piece.num_rows, self.bytes + size_of(piece)
-        return rows <= self._most_rows and size <= FRAME_BYTES
+    def has_room(self, rows: int, size: int) -> bool:
+        """Tell whether a piece of so many rows and bytes fits into this frame."""
+        few = self.rows + rows <= self._most_rows and self.bytes + size <= FRAME_BYTES
+        return few or not self.rows
 
-    def add(self, piece: pa.RecordBatch) -> None:
+    def add(self, piece: pa.RecordBatch, size: int) -> None:
         """Add a piece, which keeps its whole batch in memory until `detach`."""
         self.batches.append(piece)
         self.rows += piece.num_rows
-        self.bytes += size_of(piece)
+        self.bytes += size
         self._fresh += 1
 
     def detach(self, *, lent: bool) -> None:
@@ -44,7 +43,7 @@ class FrameRows:
         for place in range(len(self.batches) - self._fresh, len(self.batches)):
             piece = self.batches[place]
             if lent or _holds_much(piece):
-                self.batches[place] = pa.concat_batches([piece])
+                self.batches[place] = own_rows(piece)
         self._fresh = 0
 
     def take(self) -> pa.RecordBatch | None:
@@ -67,6 +66,12 @@ def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Itera
         yield from halve_until(
             piece, lambda part: part if part.num_rows <= 1 or part.nbytes <= most_bytes else None
         )
+
+
+def own_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a copy of a batch: of its whole buffers if these are small, which is quicker."""
+    small = batch.get_total_buffer_size() <= FEW_BYTES
+    return batch.copy_to(_MEMORY) if small else pa.concat_batches([batch])
 
 
 def _holds_much(piece: pa.RecordBatch) -> bool:

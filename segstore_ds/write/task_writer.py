@@ -262,14 +262,15 @@ class TaskWriter:
         pieces = self._gathered.cut(batch)
         try:
             for piece in pieces:
+                size = size_of(piece)
                 try:
-                    if not self._gathered.has_room(piece):
+                    if not self._gathered.has_room(piece.num_rows, size):
                         self._encode(full=True)
                 finally:
-                    self._gathered.add(piece)
+                    self._gathered.add(piece, size)
         finally:
             for unwritten in pieces:
-                self._gathered.add(unwritten)  # for `read`
+                self._gathered.add(unwritten, size_of(unwritten))  # for `read`
             # Only pieces that stay gathered are copied: the others are encoded already.
             self._gathered.detach(lent=lent)
 
