@@ -89,13 +89,14 @@ def _parse_lines(first: int, lines: bytes, schema: Any) -> Any:
     """Return lines of JSON as a table; those that Arrow's parser refuses are parsed here."""
     lines = lines.removeprefix(codecs.BOM_UTF8)
     begun = lines.startswith(b"{") + lines.count(b"\n{")
-    # Arrow's parser does not decode base64 or check UTF-8, makes 1e400 infinite, and crashes if
-    # null comes first and in deep nesting.
+    # Arrow's parser does not decode base64 or check UTF-8, makes 1e400 infinite, drops zones, takes
+    # numbers for dates and times, and crashes if null comes first and in deep nesting.
     plain = begun == lines.count(b"\n") + (not lines.endswith(b"\n"))
     if plain and not _is_deep(lines) and not any(_has_bytes(f.type) for f in schema):
         with suppress(pa.ArrowException, RecursionError, UnicodeError):
             lines.decode()
-            read, parse = pa_json.ReadOptions(), pa_json.ParseOptions(explicit_schema=schema)
+            texts = pa.schema([field.with_type(untimed(field.type)) for field in schema])
+            read, parse = pa_json.ReadOptions(), pa_json.ParseOptions(explicit_schema=texts)
             read.block_size = len(lines) + 1
             found = pa_json.read_json(io.BytesIO(lines), read, parse)
             largest = max(
@@ -103,7 +104,12 @@ def _parse_lines(first: int, lines: bytes, schema: Any) -> Any:
             )
             exact = largest < _EXACT or (largest < math.inf and not _LONG.search(lines))
             if len(found) == begun and exact:
-                return pa.table(found.columns, names=found.column_names)
+                kinds = {f.name: f.type for f in schema if f.type != untimed(f.type)}
+                return found.cast(
+                    pa.schema(
+                        [f.with_type(_retimed(f.type, kinds.get(f.name))) for f in found.schema]
+                    )
+                )
     try:
         rows = _objects(first, lines)
         kinds = {field.name: field.type for field in schema}
@@ -306,12 +312,23 @@ def timed(column: pa.Array) -> pa.DataType:
 
 
 def untimed(kind: pa.DataType) -> pa.DataType:
-    """Return a type with strings in place of times."""
+    """Return a type with strings in place of timestamps, dates and times of day."""
     if t.is_struct(kind):
         return pa.struct([(field.name, untimed(field.type)) for field in kind])
     if t.is_list(kind):
         return pa.list_(untimed(kind.value_type))
-    return pa.string() if t.is_timestamp(kind) else kind
+    return pa.string() if t.is_temporal(kind) and not t.is_duration(kind) else kind
+
+
+def _retimed(found: pa.DataType, kind: pa.DataType | None) -> pa.DataType:
+    """Return a type of `untimed` texts with the times that another type has, and all its fields."""
+    if kind is not None and t.is_struct(found) and t.is_struct(kind):
+        kinds = {field.name: field.type for field in kind}
+        inner = [(field.name, _retimed(field.type, kinds.get(field.name))) for field in found]
+        return pa.struct(inner)
+    if kind is not None and t.is_list(found) and t.is_list(kind):
+        return pa.list_(_retimed(found.value_type, kind.value_type))
+    return kind if kind is not None and t.is_string(found) else found
 
 
 def joined(kind: pa.DataType, other: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - a line per pair

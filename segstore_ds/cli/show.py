@@ -64,7 +64,7 @@ def from_json(value: Any, kind: Any) -> Any:
         if unknown := [*(value.keys() - kinds)]:
             raise ValueError(f"unknown fields {unknown}")
         return {name: from_json(value.get(name), inner) for name, inner in kinds.items()}
-    if t.is_map(kind):
+    if t.is_map(kind) and isinstance(value, list):
         return [(from_json(k, kind.key_type), from_json(v, kind.item_type)) for k, v in value]
     if t.is_list(kind) and isinstance(value, list):
         return [from_json(item, kind.value_type) for item in value]
@@ -95,6 +95,8 @@ def _from_text(text: str, kind: Any) -> Any:
         days, _, time = text.rpartition(", ")
         hours, minutes, seconds = map(decimal.Decimal, time.split(":"))
         whole = ((int(days.partition(" ")[0] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+        if whole != round(whole, 6):
+            raise ValueError(f"{text!r} is finer than microseconds")
         return dt.timedelta(microseconds=int(whole * 1_000_000))
     finite = t.is_floating(kind) and text not in ("nan", "inf", "-inf")
     if finite or t.is_integer(kind) or t.is_boolean(kind):

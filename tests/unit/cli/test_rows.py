@@ -211,6 +211,11 @@ def test_values_of_any_type_survive_json(tmp_path, name):
         ("n:binary", "[1]"),
         ("n:string", '{"n": 4}'),
         ("n:double", '{"n": 9007199254740993}'),
+        ("n:date32", '{"n": 1}'),
+        ("n:time64[ns]", '{"n": 1}'),
+        ("n:timestamp", '{"n": "2026-01-02T03:04:05"}'),
+        ("n:timestamp[us]", '{"n": "2026-01-02T03:04:05Z"}'),
+        ("n:duration[us]", '{"n": "12:00:00.0000001"}'),
         ("n:float", '{"n": 16777217}'),
         ("n:float", '{"n": 1e39}'),
         ("n:int64", '{"n": 1, "n": 2}'),
@@ -429,6 +434,20 @@ def test_new_columns_of_later_lines_are_merged(tmp_path, stream):
     assert stream.tail == 5
 
 
+def test_new_fields_beside_times_are_merged(tmp_path):
+    """And times in structs and lists are those of the stream."""
+    kind = pa.struct({"at": UTC, "days": pa.list_(pa.date32())})
+    stream = segstore.create(tmp_path / "s", pa.schema({"v": kind}))
+    value = '{"at": "2026-01-02T03:04:05Z", "days": ["2026-01-02"]%s}'
+    texts = ['{"v": %s}' % (value % more) for more in ("", ', "late": 1')]
+    (tmp_path / "a.jsonl").write_text("".join(f"{text}\n" for text in texts))
+    assert main(["append", stream.url, str(tmp_path / "a.jsonl"), "--merge-schema"]) == 0
+    at, days = WHEN.replace(microsecond=0), [WHEN.date()]
+    assert stream.refresh().read().read_all()["v"].to_pylist() == [
+        {"at": at, "days": days, "late": late} for late in (None, 1)
+    ]
+
+
 @pytest.mark.parametrize("column", [MANY["list"], TYPED["map"], TYPED["far"], TYPED["far_days"]])
 def test_what_csv_can_t_hold_is_named(tmp_path, column, capsys):
     events = pa.table({"c": column})
@@ -561,11 +580,13 @@ def test_a_header_that_is_not_utf_8_is_an_error(tmp_path, capsys):
 
 def test_fields_of_structs_are_never_left_out(tmp_path, capsys):
     """Also where Arrow's parser does not read the lines, as after a blank."""
-    stream = segstore.create(tmp_path / "s", pa.schema({"v": pa.struct({"a": pa.int64()})}))
-    for blank in ("", " "):
-        (tmp_path / "a.jsonl").write_text(blank + '{"v": {"a": 1, "late": 2}}\n')
-        assert main(["append", stream.url, str(tmp_path / "a.jsonl")]) == 2
-        assert "late" in capsys.readouterr().err
+    kinds = {"v": pa.struct({"a": pa.int64()}), "m": pa.map_(pa.string(), pa.int64())}
+    stream = segstore.create(tmp_path / "s", pa.schema(kinds))
+    for text, why in (('{"v": {"a": 1, "late": 2}, "m": []}', "late"), ('{"m": ""}', "field 'm'")):
+        for blank in ("", " "):
+            (tmp_path / "a.jsonl").write_text(f"{blank}{text}\n")
+            assert main(["append", stream.url, str(tmp_path / "a.jsonl")]) == 2
+            assert why in capsys.readouterr().err
     assert stream.refresh().tail == 0
 
 
