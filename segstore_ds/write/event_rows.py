@@ -17,6 +17,7 @@ from decimal import Decimal
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -299,8 +300,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, pa.Scalar | np.generic):
         return _of_scalar(value)
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
+    if isinstance(value, bytearray | memoryview | UUID):
+        return value.bytes if isinstance(value, UUID) else bytes(value)
     if isinstance(value, Mapping):
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):  # `tolist` would make numbers of its times

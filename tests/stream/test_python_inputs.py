@@ -271,7 +271,7 @@ STORED = {
             [DAY.replace(tzinfo=dt.UTC) - dt.timedelta(hours=1)],
         ),
     ],
-    "extension types; intervals of pandas; UUIDs in pandas": [
+    "extension types; intervals of pandas; UUIDs": [
         (arrow(["{}"], pa.json_()), "string", ["{}"]),
         (
             pd.DataFrame({"a": pd.interval_range(0, 1)}),
@@ -279,6 +279,7 @@ STORED = {
             [{"left": 0, "right": 1}],
         ),
         (column([UUID]), "binary", [UUID.bytes]),
+        ({"a": UUID}, "binary", [UUID.bytes]),
     ],
     "`Object` and 128-bit integers of Polars": [
         (series([UUID], pl.Object), None, "columns=['a']"),
