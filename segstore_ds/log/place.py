@@ -94,6 +94,10 @@ def no_stream(storage: Storage) -> NotFoundError:
             remedy = "open one of these; segstore.list_streams(url) finds all"
             fact = "no stream here, but in folders below"
             return NotFoundError(fact, remedy=remedy, url=storage.url, streams=streams[:_TOLD])
+        if not foreign and f"{names.LOG_FOLDER}/" in found:  # any program may have such a folder
+            inner = storage.peek(names.LOG_FOLDER, _ASKED) or ()
+            paths = [f"{names.LOG_FOLDER}/{name}" for name in inner if not name.startswith(".")]
+            foreign = [path for path in paths if not names.is_object(path)]
     except InvalidInputError as error:  # it is a file
         foreign = [str(error.fields.get("file"))]
     except StorageError:

@@ -290,6 +290,8 @@ def test_open_of_a_folder_above_streams_names_them(place: Folder) -> None:
     with pytest.raises(NotFoundError, match="in folders below") as caught:
         place.open()
     assert caught.value.fields["streams"] == [stream.url]
+    with pytest.raises(NotFoundError, match=r"other data.*log/today.*check the location$"):
+        place.inner("app").open()  # where `create` is refused
     rows = segstore.streams(place.url, storage_options=place.options)
     assert rows["url"].to_pylist() == [stream.url]
 
