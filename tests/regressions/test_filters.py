@@ -72,6 +72,8 @@ def test_a_filter_finds_each_double_by_its_bits(tmp_path):
         some = (x == value) | ((x >= value) & (x <= value)) | x.is_between(value, value)
         assert lazy.filter(some).collect()["x"].to_list() == [value]
         assert lazy.filter(x.is_in([value])).select(pl.len()).collect().item() == 1
+        nested = x == -pl.lit(-value)  # a literal within an expression
+        assert lazy.filter(nested).select(pl.len()).collect().item() == 1
     for value in values[:8]:
         assert stream.scan(filters=x == value).count() == 1
     assert stream.redact(x == values[0], columns=["email"]).rows == 1
