@@ -1,5 +1,6 @@
 """Copies by events: whole or no stream, and no event twice, whatever happens on the way."""
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -241,8 +242,13 @@ def test_copy_does_not_name_what_a_drop_has_deleted(mode: str) -> None:
     if mode == "segments":
         last = f"create segments/copy-c/{stream._log.root.entries[3].segment_id:016x}-"
 
+    def drop() -> None:
+        while mode == "segments" and len([*target.list("segments")]) < 4:
+            time.sleep(0.001)  # other threads copy the other segments
+        _drop(target)
+
     with pytest.raises(ConflictError, match="made and dropped"):
-        _copy(stream, meddling := _Following(target, last, partial(_drop, target)), mode=mode)
+        _copy(stream, meddling := _Following(target, last, drop), mode=mode)
     assert meddling.met
     with pytest.raises(NotFoundError):
         _reopened(stream, target)
