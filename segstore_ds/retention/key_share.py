@@ -74,7 +74,7 @@ def _text_of(value: Any) -> str:
     if isinstance(value, Decimal):
         text = f"{value:f}"  # unlike `normalize`, it does not round to the caller's precision
         return text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{value:.0f}" if isinstance(value, float) else str(value)  # a float was an integer
+    return f"{value + 0.0:.0f}" if isinstance(value, float) else str(value)  # it was an integer
 
 
 @dataclass(frozen=True, slots=True)
