@@ -7,7 +7,6 @@ import pyarrow as pa
 from segstore_ds.format.rows import halve_until, slice_evenly
 from segstore_ds.write.layout import FEW_BYTES, FRAME_BYTES, size_of
 
-_MEMORY = pa.default_cpu_memory_manager()
 HELD_TIMES = 2  # a gathered slice may keep this many times its size in memory, or `FEW_BYTES`
 
 
@@ -43,7 +42,7 @@ class FrameRows:
         for place in range(len(self.batches) - self._fresh, len(self.batches)):
             piece = self.batches[place]
             if lent or _holds_much(piece):
-                self.batches[place] = own_rows(piece)
+                self.batches[place] = pa.concat_batches([piece])
         self._fresh = 0
 
     def take(self) -> pa.RecordBatch | None:
@@ -66,12 +65,6 @@ def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Itera
         yield from halve_until(
             piece, lambda part: part if part.num_rows <= 1 or part.nbytes <= most_bytes else None
         )
-
-
-def own_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a copy of a batch: of its whole buffers if these are small, which is quicker."""
-    small = batch.get_total_buffer_size() <= FEW_BYTES
-    return batch.copy_to(_MEMORY) if small else pa.concat_batches([batch])
 
 
 def _holds_much(piece: pa.RecordBatch) -> bool:

@@ -20,7 +20,7 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.offsets import check_offsets, is_sound
 from segstore_ds.format.bloom import Filters, build_filters, distinct_values, keys_of
 from segstore_ds.format.bounds import Piece, compute, label_of
-from segstore_ds.format.rows import rows_pool, with_types
+from segstore_ds.format.rows import only_rows, rows_pool, with_types
 from segstore_ds.format.schema.codec import fingerprint
 
 ALIGNMENT = 64  # On disk. Never change; add a new one.
@@ -106,6 +106,7 @@ def encode_frame(
     there, else into memory of their own.
     """
     check_size(batch)
+    given, batch = batch, only_rows(batch, KEPT_BYTES)
     values = distinct_values(batch, key_columns) if key_columns else {}
     stats = compute(batch, stats_columns, distinct=values)
     if compression == "none" and into is None:
@@ -121,8 +122,8 @@ def encode_frame(
         fingerprint=fingerprint(batch.schema),
         raw_bytes=raw_bytes,
         filters=build_filters(batch.schema, values, frame_bytes=data.size) if values else {},
-        # A copy, because the caller may change the memory of its columns.
-        batch=pa.concat_batches([batch]) if raw_bytes <= KEPT_BYTES else None,
+        # Only a copy, because the caller may change the memory of its columns.
+        batch=batch if raw_bytes <= KEPT_BYTES and batch is not given else None,
     )
 
 
