@@ -46,6 +46,16 @@ def test_nulls_and_texts_come_back(numbers: list[Any], texts: list[Any]) -> None
         assert decode_rows(body, schema, where="x", optional=("n",))["n"].to_pylist() == repeated
 
 
+@pytest.mark.parametrize("rows", [5, 100_003])
+def test_a_slice_is_stored_as_its_rows_alone(rows: int) -> None:
+    """Behind the buffers of a slice Arrow writes what follows: bounds of other segments."""
+    texts = [f"bound{n:07d}" for n in range(3 * rows)]
+    whole = batch(texts, pa.string())
+    for start in (0, rows, 2 * rows):
+        alone = encode_rows(batch(texts[start : start + rows], pa.string()))
+        assert encode_rows(whole.slice(start, rows)) == alone
+
+
 @pytest.mark.parametrize("values", [range(70, 60_070), [5] * 60_000])
 def test_steady_columns_take_few_bytes(values: Any) -> None:
     empty = len(encode_envelope(encode_rows(batch([0]))))
