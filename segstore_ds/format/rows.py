@@ -20,15 +20,12 @@ def slice_for_readers(batch: pa.RecordBatch, start: int, rows: int) -> pa.Record
     return pa.concat_batches([piece]) if sliced else piece
 
 
-def only_rows(batch: pa.RecordBatch, small_bytes: int) -> pa.RecordBatch:
+def only_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch whose memory has no other rows: a copy unless it has none already.
 
-    Of a slice, Arrow writes up to 63 bytes behind each buffer, so values of events that are not in
-    the batch. A batch of `small_bytes` or less is copied, which takes less time than to look.
+    Of a slice, Arrow writes up to 63 bytes behind each buffer: values that are not in the batch.
     """
-    exact = batch.get_total_buffer_size() > small_bytes and all(
-        column.get_total_buffer_size() == column.nbytes for column in batch.columns
-    )
+    exact = all(column.get_total_buffer_size() == column.nbytes for column in batch.columns)
     return batch if exact else pa.concat_batches([batch])
 
 

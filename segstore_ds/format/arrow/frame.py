@@ -106,7 +106,9 @@ def encode_frame(
     there, else into memory of their own.
     """
     check_size(batch)
-    given, batch = batch, only_rows(batch, KEPT_BYTES)
+    # A small batch is copied in any case: the caller may change the memory of its columns.
+    given, small = batch, batch.get_total_buffer_size() <= KEPT_BYTES
+    batch = pa.concat_batches([batch]) if small else only_rows(batch)
     values = distinct_values(batch, key_columns) if key_columns else {}
     stats = compute(batch, stats_columns, distinct=values)
     if compression == "none" and into is None:
@@ -122,7 +124,6 @@ def encode_frame(
         fingerprint=fingerprint(batch.schema),
         raw_bytes=raw_bytes,
         filters=build_filters(batch.schema, values, frame_bytes=data.size) if values else {},
-        # Only a copy, because the caller may change the memory of its columns.
         batch=batch if raw_bytes <= KEPT_BYTES and batch is not given else None,
     )
 

@@ -22,7 +22,6 @@ from segstore_ds.format.arrow.frame import declared_bytes
 from segstore_ds.format.record import build_json, from_json, parse_json
 from segstore_ds.format.rows import only_rows
 
-_COPIED_BYTES = 1 << 20  # larger batches are copied only if they are slices
 ROWS_LIMIT = 1 << 20  # most rows that are decoded; writers make smaller parts
 _WIDTHS = (pa.uint8(), pa.uint16(), pa.uint32())
 _FIRST, _FACTS = b"first", b"facts"  # On disk: keys of metadata. Never change; add a new one.
@@ -34,7 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 
 def encode_rows(batch: pa.RecordBatch, facts: Mapping[str, Any] | None = None) -> bytes:
     """Return the frame of a batch; `facts` is JSON about all of its rows."""
-    batch = only_rows(batch, _COPIED_BYTES)
+    batch = only_rows(batch)
     narrowed = [
         _narrow(field, column) for field, column in zip(batch.schema, batch.columns, strict=True)
     ]
