@@ -10,6 +10,7 @@ Arrow values count as Python values, at every level.
 import datetime as dt
 import math
 from array import array
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -177,9 +178,10 @@ def own_copy(value: Any) -> Any:
         return {key: own_copy(item) for key, item in value.items()}
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | set | deque):
         return deepcopy(value)
-    if isinstance(value, Collection | pa.Array) and not isinstance(value, str | bytes):
+    column = isinstance(value, Collection | pa.Array) and hasattr(value, "__array__")
+    if isinstance(value, list | tuple) or (column and not isinstance(value, str | bytes)):
         return (tuple if isinstance(value, tuple) else list)(map(own_copy, value))
     # A scalar may be a view of its array.
     return pa.repeat(value, 1)[0] if isinstance(value, pa.Scalar) else value

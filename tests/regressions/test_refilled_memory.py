@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 
 SCHEMA = pa.schema([("n", pa.int64())])
 LAYOUTS = [
@@ -137,6 +137,14 @@ def test_values_that_are_views_of_other_memory_are_copied():
     stream.append(events(), merge_schema=True)
     truth = [{**{name: [n] for name in names}, "n": n, "new": [n]} for n in range(3)]
     assert stream.refresh().read().read_all().to_pylist() == truth
+
+
+@pytest.mark.parametrize("value", [frozenset((1,)), range(2), {"a": 1}.keys(), deque([1])])
+def test_a_generator_may_give_what_a_list_may(value):
+    """A copy is of the same type: it is not accepted where the value itself is refused."""
+    for events in ([{"n": 1, "new": value}], iter([{"n": 1, "new": value}])):
+        with pytest.raises(SchemaMismatchError, match="no common type: column='new'"):
+            made().append(events, merge_schema=True)
 
 
 def test_events_read_back_may_be_written_to():
